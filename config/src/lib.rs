@@ -1,0 +1,3 @@
+//! The one typed configuration of packd.
+
+#![deny(missing_docs)]

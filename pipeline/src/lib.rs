@@ -1,0 +1,3 @@
+//! Exact, resumable sequence packing.
+
+#![deny(missing_docs)]

@@ -1,0 +1,2 @@
+//! The `packd` command.
+fn main() {}

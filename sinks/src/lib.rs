@@ -1,0 +1,1 @@
+//! Placeholder: documented when it is built.
