@@ -6,7 +6,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, FromArgMatches};
 use serde_json::{Map, Value};
 
-use crate::choices::{SampleClass, Scope, SystemTurns};
+use crate::choices::{DuplicateId, SampleClass, Scope, SystemTurns};
 use crate::config::Config;
 
 /// A commented example file; it holds the defaults.
@@ -217,6 +217,12 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     }
     if config.window == 0 && config.scope == Scope::Window {
         return invalid("window", "must be at least 1 with `scope: window`");
+    }
+    if config.duplicate_id == DuplicateId::Reject && config.scope == Scope::Window {
+        return invalid(
+            "duplicate_id",
+            "`reject` needs `scope: global`: a window knows nothing of the others",
+        );
     }
     if config.system == SystemTurns::Keep && config.sample_class != SampleClass::Crude {
         return invalid(

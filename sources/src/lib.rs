@@ -1,9 +1,37 @@
 //! Where samples and images come from.
 //!
+//! * [`Input`]: the input files of a run, with what tells one version of a file from another.
+//! * [`RecordReader`]: streams the records of an input in blocks, with the byte offset and line of each.
+//! * [`RecordFetcher`]: goes back for the bytes of chosen records, many at once, sorted by place.
 //! * [`ImageStore`]: opens the images that records name, and only below the allowed roots.
+//! * [`ImageHeader`]: format, size and completeness of an image, from its first and last bytes.
+//!
+//! Files are recognised by content, never by name: a JSON array called `.jsonl` is read as an array,
+//! a gzip file without suffix is unpacked.
 
 #![deny(missing_docs)]
 
+mod array;
+mod blocks;
+mod compression;
+mod error;
+mod fetch;
+mod image_header;
 mod image_store;
+mod image_tail;
+mod input;
+mod lines;
+mod reader;
+mod spool;
 
+pub use array::ArraySplitter;
+pub use blocks::{RawRecord, RecordBlock, UnreadableRecord};
+pub use compression::Compression;
+pub use error::SourceError;
+pub use fetch::{FetchRequest, RecordFetcher};
+pub use image_header::{ImageFormat, ImageHeader};
 pub use image_store::{ImageStore, ImageStoreOptions, OpenImage};
+pub use input::{Input, Shape, expand};
+pub use lines::LineSplitter;
+pub use reader::{ReadFrom, RecordReader};
+pub use spool::{SpoolReader, SpoolWriter};
