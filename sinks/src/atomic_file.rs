@@ -1,0 +1,214 @@
+//! Finished means renamed: no file is ever seen under its name before all of it is on the disk.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::SinkError;
+
+/// Marks the temporary names of this module, so that nobody else's hidden file is ever removed.
+const MARK: &str = ".packd-tmp-";
+
+/// A file that is written under a temporary name in the target's folder and appears with [`commit`](Self::commit).
+///
+/// Dropped without a commit it is removed. After a crash a hidden file stays; [`remove_temporaries`] clears it.
+#[derive(Debug)]
+pub struct AtomicFile {
+    file: File,
+    target: PathBuf,
+    temporary: PathBuf,
+    committed: bool,
+}
+
+impl AtomicFile {
+    /// Opens a new temporary file (`O_EXCL`) beside `target`, for reading and writing.
+    ///
+    /// # Errors
+    /// [`SinkError::Create`] when the folder is missing or not writable.
+    pub fn create(target: impl Into<PathBuf>) -> Result<Self, SinkError> {
+        let target = target.into();
+        loop {
+            let temporary = temporary_name(&target);
+            match OpenOptions::new().read(true).write(true).create_new(true).open(&temporary) {
+                Ok(file) => return Ok(Self { file, target, temporary, committed: false }),
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+                Err(source) => return Err(SinkError::Create { path: target, source }),
+            }
+        }
+    }
+
+    /// The open temporary file, positioned where the last write ended.
+    pub fn file(&mut self) -> &mut File {
+        &mut self.file
+    }
+
+    /// The name that the file will have.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Writes all of `bytes`.
+    ///
+    /// # Errors
+    /// [`SinkError::Write`] with the target's name.
+    pub fn put(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
+        self.file.write_all(bytes).map_err(SinkError::write(&self.target))
+    }
+
+    /// Syncs the file, renames it to its name (replacing what was there) and syncs the folder.
+    ///
+    /// # Errors
+    /// [`SinkError::Write`]; nothing is visible then.
+    pub fn commit(mut self) -> Result<(), SinkError> {
+        self.file.sync_all().map_err(SinkError::write(&self.target))?;
+        fs::rename(&self.temporary, &self.target).map_err(SinkError::write(&self.target))?;
+        self.committed = true;
+        sync_folder(self.target.parent().unwrap_or(Path::new("."))).map_err(SinkError::write(&self.target))
+    }
+}
+
+/// For buffered writers and encoders; their errors lack the path, so the caller adds it.
+impl Write for AtomicFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for AtomicFile {
+    fn drop(&mut self) {
+        if !self.committed {
+            // The file is useless now; that it cannot be removed is no reason to fail differently.
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// Writes a whole small file: temporary name, sync, rename.
+///
+/// # Errors
+/// [`SinkError::Create`] or [`SinkError::Write`].
+pub fn write_file(target: impl Into<PathBuf>, bytes: &[u8]) -> Result<(), SinkError> {
+    let mut file = AtomicFile::create(target)?;
+    file.put(bytes)?;
+    file.commit()
+}
+
+/// Creates a folder and its parents; one that exists is fine.
+///
+/// # Errors
+/// [`SinkError::Create`].
+pub fn create_folder(path: &Path) -> Result<(), SinkError> {
+    fs::create_dir_all(path).map_err(SinkError::create(path))
+}
+
+/// True for the name of a file that an interrupted [`AtomicFile`] left.
+pub fn is_temporary(file_name: &str) -> bool {
+    file_name.starts_with('.') && file_name.contains(MARK)
+}
+
+/// Removes what interrupted runs left in `folder` (not below it) and returns how many files that were.
+///
+/// Only to be called when no other process writes there: a file in use would be pulled away.
+///
+/// # Errors
+/// [`SinkError::Read`] when the folder cannot be listed, [`SinkError::Write`] when a file cannot be removed.
+pub fn remove_temporaries(folder: &Path) -> Result<usize, SinkError> {
+    let mut removed = 0;
+    for entry in fs::read_dir(folder).map_err(SinkError::read(folder))? {
+        let entry = entry.map_err(SinkError::read(folder))?;
+        if is_temporary(&entry.file_name().to_string_lossy()) {
+            fs::remove_file(entry.path()).map_err(SinkError::write(entry.path()))?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+/// A hidden name beside `target`; process, time and a counter make it unlikely, `O_EXCL` makes it sure.
+fn temporary_name(target: &Path) -> PathBuf {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos();
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    target.with_file_name(format!(".{name}{MARK}{:x}-{nanos:x}-{count:x}", std::process::id()))
+}
+
+/// Makes a rename last. Some file systems (FUSE, CIFS) know no sync of a folder and say so.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    match File::open(folder)?.sync_all() {
+        Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<_> =
+            fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn appears_only_when_committed() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("a.json");
+        let mut file = AtomicFile::create(&target).unwrap();
+        file.put(b"one").unwrap();
+        let before = names(folder.path());
+        assert_eq!(before.len(), 1);
+        assert!(is_temporary(&before[0]), "{before:?}");
+        file.commit().unwrap();
+        assert_eq!(names(folder.path()), ["a.json"]);
+        write_file(&target, b"two").unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"two");
+    }
+
+    #[test]
+    fn a_dropped_file_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = AtomicFile::create(folder.path().join("a")).unwrap();
+        file.put(b"half").unwrap();
+        drop(file);
+        assert!(names(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn temporaries_of_a_killed_process_are_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        std::mem::forget(AtomicFile::create(folder.path().join("a.tar")).unwrap());
+        fs::write(folder.path().join(".info.json"), "{}").unwrap();
+        fs::write(folder.path().join("a.tmp"), "").unwrap();
+        assert_eq!(remove_temporaries(folder.path()).unwrap(), 1);
+        assert_eq!(names(folder.path()), [".info.json", "a.tmp"]);
+    }
+
+    #[test]
+    fn a_missing_folder_is_a_create_error_with_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("no/such/a.tar");
+        let error = AtomicFile::create(&target).unwrap_err();
+        assert!(error.is_cannot_create());
+        assert!(error.to_string().contains("no/such/a.tar"), "{error}");
+    }
+
+    #[test]
+    fn a_full_disk_is_a_write_error_with_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = AtomicFile::create(folder.path().join("a.tar")).unwrap();
+        file.file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let error = file.put(b"x").unwrap_err();
+        assert!(matches!(&error, SinkError::Write { source, .. } if source.kind() == ErrorKind::StorageFull));
+        assert!(error.to_string().contains("a.tar"), "{error}");
+    }
+}

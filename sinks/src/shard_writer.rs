@@ -1,0 +1,246 @@
+//! Writes one WebDataset shard.
+
+use std::path::Path;
+
+use packd_contracts::{ImageRef, Reason, Verdict};
+use packd_sources::{ImageStore, OpenImage};
+
+use crate::checksums::hex128;
+use crate::hashed_tar::{FileEnd, HashedTar};
+use crate::names::is_valid_key;
+use crate::packed_json::{PackedJson, image_part, media_type};
+use crate::ustar::{BLOCK, MAX_NAME, MAX_SIZE, RECORD, header};
+use crate::{
+    AtomicFile, CommittedPack, CommittedSubSample, IndexedSample, PackedSample, Part, RESERVED_KEYS,
+    SampleClass, ShardCommit, ShardIndex, SinkError, SubSample,
+};
+
+/// How packed samples are written.
+#[derive(Debug, Clone)]
+pub struct ShardOptions {
+    /// The sample class the shards are for.
+    pub class: SampleClass,
+    /// Keys of [`Sample::extra`](packd_contracts::Sample::extra) that go into the packed json, each as a
+    /// list with one value (or null) a sub-sample; none of [`RESERVED_KEYS`].
+    pub passthrough: Vec<String>,
+}
+
+/// A shard that is being written; it appears under its name, with its `.tar.idx`, at [`finish`](Self::finish).
+pub struct ShardWriter {
+    tar: HashedTar,
+    name: String,
+    options: ShardOptions,
+    samples: Vec<IndexedSample>,
+    packs: Vec<CommittedPack>,
+}
+
+impl ShardWriter {
+    /// Starts a shard in `folder`, which exists, under a temporary name.
+    ///
+    /// # Errors
+    /// [`SinkError::Create`], or [`SinkError::ReservedKey`] for a wrong `passthrough`.
+    pub fn create(folder: &Path, name: &str, options: ShardOptions) -> Result<Self, SinkError> {
+        if let Some(key) = options.passthrough.iter().find(|key| RESERVED_KEYS.contains(&key.as_str())) {
+            return Err(SinkError::ReservedKey { key: key.clone() });
+        }
+        let tar = HashedTar::new(AtomicFile::create(folder.join(name))?);
+        Ok(Self { tar, name: name.into(), options, samples: Vec::new(), packs: Vec::new() })
+    }
+
+    /// Bytes so far.
+    pub fn bytes(&self) -> u64 {
+        self.tar.position()
+    }
+
+    /// Packed samples so far.
+    pub fn samples(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Appends one packed sample: its images in order, then its json.
+    ///
+    /// # Errors
+    /// [`SinkError::Image`] and [`SinkError::ImageChanged`] name the sub-sample whose image cannot be
+    /// copied; the shard is then as it was before the call and may be continued without that sample.
+    /// [`SinkError::PackedSample`] for a wrong key, [`SinkError::Write`] for a disk that is full.
+    pub fn append(&mut self, packed: &PackedSample, images: &ImageStore) -> Result<(), SinkError> {
+        check(packed)?;
+        self.tar.begin_sample();
+        let offset = self.tar.position();
+        match self.append_members(packed, images) {
+            Ok(parts) => {
+                let size = self.tar.position() - offset;
+                let checksum = self.tar.end_sample();
+                self.samples.push(IndexedSample { key: packed.key.clone(), offset, size, checksum, parts });
+                self.packs.push(committed(packed));
+                Ok(())
+            }
+            Err(error) => {
+                self.tar.rollback_sample()?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends the tar, syncs it and renames it and its `.tar.idx` to their names.
+    ///
+    /// # Errors
+    /// [`SinkError::Write`]; [`SinkError::Tar`] when nothing was appended, as Energon refuses empty shards.
+    pub fn finish(mut self) -> Result<ShardCommit, SinkError> {
+        let content_end = self.tar.position();
+        self.tar.begin_sample();
+        self.tar.put(&[0; 2 * BLOCK as usize])?;
+        self.tar.pad(RECORD)?;
+        let (file, size, digest) = self.tar.finish()?;
+        let path = file.target().to_owned();
+        if self.samples.is_empty() {
+            return Err(SinkError::Tar { path, detail: "the shard holds no samples".into() });
+        }
+        let index = ShardIndex {
+            name: self.name,
+            size,
+            checksum: hex128(digest),
+            content_end,
+            samples: self.samples,
+        };
+        // First the small file: a tar that is there is complete in every way.
+        index.write_tar_idx(path.parent().unwrap_or(Path::new(".")))?;
+        file.commit()?;
+        Ok(ShardCommit { index, packs: self.packs })
+    }
+
+    fn append_members(&mut self, packed: &PackedSample, images: &ImageStore) -> Result<Vec<Part>, SinkError> {
+        let mut parts = Vec::new();
+        let mut media_types = Vec::with_capacity(packed.sub_samples.len());
+        for (s, sub) in packed.sub_samples.iter().enumerate() {
+            let mut types = Vec::with_capacity(sub.sample.images.len());
+            for (j, image) in sub.sample.images.iter().enumerate() {
+                let name = image_part(s, j);
+                let (part, media_type) = self.append_image(packed, name, sub, j, image, images)?;
+                parts.push(part);
+                types.push(media_type);
+            }
+            media_types.push(types);
+        }
+        let json = serde_json::to_vec(&PackedJson {
+            sub_samples: &packed.sub_samples,
+            media_types: &media_types,
+            class: self.options.class,
+            passthrough: &self.options.passthrough,
+        })
+        .map_err(|e| refused(packed, e.to_string()))?;
+        let offset = self.append_header(packed, "json", json.len() as u64)?;
+        self.tar.put(&json)?;
+        self.tar.pad(BLOCK)?;
+        parts.push(Part { name: "json".into(), offset, size: json.len() as u64 });
+        Ok(parts)
+    }
+
+    /// Copies one image untouched.
+    fn append_image(
+        &mut self,
+        packed: &PackedSample,
+        name: String,
+        sub: &SubSample,
+        j: usize,
+        image: &ImageRef,
+        images: &ImageStore,
+    ) -> Result<(Part, &'static str), SinkError> {
+        let opened;
+        let (mut file, size) = match image {
+            ImageRef::Inline(bytes) => (Err(bytes.as_slice()), bytes.len() as u64),
+            ImageRef::Path(_) => {
+                opened = images.open(image, sub.source_index).map_err(|verdict| lost(sub, j, verdict))?;
+                match opened {
+                    OpenImage::File { file, size, .. } => (Ok(file), size),
+                    OpenImage::Inline(ref bytes) => (Err(bytes.as_slice()), bytes.len() as u64),
+                }
+            }
+        };
+        let measured = sub.image_sizes.as_ref().and_then(|sizes| sizes.get(j)).copied();
+        if let Some(expected) = measured.filter(|&expected| expected != size) {
+            return Err(changed(sub, j, expected, size));
+        }
+        let offset = self.append_header(packed, &name, size)?;
+        let media_type = match &mut file {
+            Err(bytes) => {
+                self.tar.put(bytes)?;
+                media_type(bytes)
+            }
+            Ok(file) => match self.tar.put_file(file, size)? {
+                Ok(head) => media_type(&head),
+                Err(FileEnd::Short(found)) => return Err(changed(sub, j, size, found)),
+                Err(FileEnd::Failed(e)) => {
+                    return Err(lost(sub, j, Verdict::new(Reason::ImageUnreadable, e.to_string())));
+                }
+            },
+        };
+        self.tar.pad(BLOCK)?;
+        Ok((Part { name, offset, size }, media_type))
+    }
+
+    /// Writes a member's header and returns where its content starts.
+    fn append_header(&mut self, packed: &PackedSample, part: &str, size: u64) -> Result<u64, SinkError> {
+        let name = format!("{}.{part}", packed.key);
+        if name.len() > MAX_NAME {
+            return Err(refused(packed, format!("the member name {name} is longer than {MAX_NAME} bytes")));
+        }
+        if size > MAX_SIZE {
+            return Err(refused(packed, format!("{part} has {size} bytes; a ustar member holds {MAX_SIZE}")));
+        }
+        self.tar.put(&header(&name, size))?;
+        Ok(self.tar.position())
+    }
+}
+
+fn check(packed: &PackedSample) -> Result<(), SinkError> {
+    if !is_valid_key(&packed.key) {
+        return Err(refused(packed, "a key is made of A-Z, a-z, 0-9, _ and -".into()));
+    }
+    if packed.sub_samples.is_empty() {
+        return Err(refused(packed, "it holds no sub-samples".into()));
+    }
+    match packed.sub_samples.iter().find(|sub| sub.sample.prompts.len() != sub.sample.captions.len()) {
+        Some(sub) => {
+            let (prompts, captions) = (sub.sample.prompts.len(), sub.sample.captions.len());
+            Err(refused(
+                packed,
+                format!("sample {} has {prompts} prompts and {captions} captions", sub.ordinal),
+            ))
+        }
+        None => Ok(()),
+    }
+}
+
+fn committed(packed: &PackedSample) -> CommittedPack {
+    let sub_samples = packed.sub_samples.iter().map(|sub| CommittedSubSample {
+        ordinal: sub.ordinal,
+        id: sub.sample.id.clone(),
+        source: sub.source_index,
+        offset: sub.offset,
+        line: sub.line,
+        length: sub.length,
+        images: sub.sample.images.len() as u32,
+        patches: sub.patches,
+    });
+    CommittedPack { pack: packed.pack, sub_samples: sub_samples.collect() }
+}
+
+fn refused(packed: &PackedSample, detail: String) -> SinkError {
+    SinkError::PackedSample { key: packed.key.clone(), detail }
+}
+
+fn lost(sub: &SubSample, image: usize, verdict: Verdict) -> SinkError {
+    SinkError::Image {
+        ordinal: sub.ordinal,
+        source_name: sub.source.to_string(),
+        line: sub.line,
+        image,
+        verdict,
+    }
+}
+
+fn changed(sub: &SubSample, image: usize, expected: u64, found: u64) -> SinkError {
+    let source_name = sub.source.to_string();
+    SinkError::ImageChanged { ordinal: sub.ordinal, source_name, line: sub.line, image, expected, found }
+}
