@@ -1,3 +1,35 @@
-//! Exact, resumable sequence packing.
+//! Exact, resumable sequence packing of vision-language fine-tuning data.
+//!
+//! packd turns JSONL and images into fixed-length, padding-free training sequences that
+//! Megatron-Energon loads as they are:
+//!
+//! ```text
+//! source ─▶ validate ─▶ token-length ─▶ bin-pack ─▶ write
+//! ```
+//!
+//! * [`Job`] is the whole of it: `Job::new(config)?.run().await?` returns a [`Report`].
+//! * [`pack`](bin_pack::pack) is for those who only want the bins.
+//! * Every stage, source and sink is a crate of its own: [`contracts`], [`sources`], [`stages`], [`sinks`].
+//!
+//! Nothing here prints, exits or keeps global state.
 
 #![deny(missing_docs)]
+
+mod error;
+mod finalize;
+mod flow;
+mod job;
+mod progress;
+mod report;
+mod state;
+
+pub use error::{Error, exit};
+pub use job::Job;
+pub use packd_config::{self as config, Config};
+pub use packd_stages::bin_pack;
+pub use packd_stages::bin_pack::{Limits, pack};
+pub use progress::{Phase, Progress, Snapshot};
+pub use report::{OutputReport, PackingReport, RejectExample, Report, Seconds, Stats};
+pub use {
+    packd_contracts as contracts, packd_sinks as sinks, packd_sources as sources, packd_stages as stages,
+};

@@ -1,0 +1,110 @@
+//! Arguments, and what is printed. Everything else is the library's.
+
+mod output;
+mod progress_view;
+mod run;
+mod summary;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use packd::Config;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0 done · 1 verify found faults · 64 wrong usage · 65 too many rejects · 66 input missing ·
+  70 internal error · 73 cannot create the output · 74 I/O error · 75 interrupted, run again ·
+  78 wrong configuration · 130 second interrupt";
+
+/// Pack vision-language fine-tuning data into fixed-length sequences for Megatron-Energon
+#[derive(Parser)]
+#[command(name = "packd", version, after_help = EXIT_CODES, max_term_width = 110)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Options of every command.
+#[derive(Args, Clone)]
+pub(crate) struct Global {
+    /// Print nothing but errors
+    #[arg(long, short, global = true, help_heading = "Messages")]
+    pub(crate) quiet: bool,
+    /// Print more; twice for everything
+    #[arg(long, short, global = true, action = clap::ArgAction::Count, help_heading = "Messages")]
+    pub(crate) verbose: u8,
+    /// When to use colour
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", help_heading = "Messages")]
+    pub(crate) color: Color,
+    /// Form of log lines
+    #[arg(long, global = true, value_name = "FORM", default_value = "text", help_heading = "Messages")]
+    pub(crate) log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub(crate) enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Pack the inputs into shards; run it again to continue after an interruption
+    Run(Box<run::RunArgs>),
+}
+
+/// The configuration of a command that has one: file, environment, flags.
+#[derive(Args)]
+pub(crate) struct ConfigArgs {
+    /// Configuration file (YAML); flags win over PACKD_… variables, these over the file
+    #[arg(
+        long,
+        short = 'c',
+        value_name = "FILE",
+        env = "PACKD_CONFIG",
+        hide_env = true,
+        help_heading = "Input"
+    )]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    options: Config,
+}
+
+impl ConfigArgs {
+    /// The layered configuration; `matches` are those of the command that holds the arguments.
+    pub(crate) fn load(&self, matches: &ArgMatches) -> Result<Config, packd::Error> {
+        let environment = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        Ok(Config::layered(self.config.as_deref(), environment, matches)?)
+    }
+}
+
+pub(crate) fn main() -> ExitCode {
+    let matches = match Cli::command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { packd::exit::USAGE } else { packd::exit::OK });
+        }
+    };
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    output::start_logging(&cli.global);
+    let Some((_, matches)) = matches.subcommand() else { unreachable!("clap requires a command") };
+    let result = match cli.command {
+        Command::Run(args) => run::run(&args, &cli.global, matches),
+    };
+    result.unwrap_or_else(|error| output::print_error(&error, &cli.global))
+}

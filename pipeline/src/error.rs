@@ -1,0 +1,177 @@
+//! Why a run ended without being done.
+
+use std::path::PathBuf;
+
+use packd_config::ConfigError;
+use packd_contracts::{CounterError, Verdict};
+use packd_sinks::SinkError;
+use packd_sources::SourceError;
+use packd_stages::bin_pack::PackError;
+
+/// A run that could not be done. What a person can do about it is in [`Error::help`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A value that a run needs is not set.
+    #[error("`{key}` is not set")]
+    NotSet {
+        /// The option.
+        key: &'static str,
+        /// What to write.
+        help: &'static str,
+    },
+    /// No counter can be made of the model and the profile.
+    #[error(transparent)]
+    Counter(#[from] CounterError),
+    /// An input cannot be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// An output cannot be written.
+    #[error(transparent)]
+    Sink(#[from] SinkError),
+    /// The packer refused its limits.
+    #[error(transparent)]
+    Pack(#[from] PackError),
+    /// The output folder holds another job.
+    #[error("{path} holds the output of another job: {what}")]
+    OtherJob {
+        /// The output folder.
+        path: PathBuf,
+        /// What differs, by name.
+        what: String,
+    },
+    /// The output folder holds something that packd did not write.
+    #[error("{path} exists and is no output of packd")]
+    NotAnOutput {
+        /// The output folder.
+        path: PathBuf,
+    },
+    /// Another process works on the output folder.
+    #[error("another packd works on {path}")]
+    Busy {
+        /// The output folder.
+        path: PathBuf,
+    },
+    /// A file of the run's own state cannot be used.
+    #[error("cannot use {path}: {message}")]
+    State {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+    /// `fail_fast`, or `overlong: error`.
+    #[error("{input}:{line}: {verdict}")]
+    Stopped {
+        /// The input as configured.
+        input: String,
+        /// The record's line.
+        line: u64,
+        /// Why it is rejected.
+        verdict: Verdict,
+    },
+    /// A record is not what it was when it was measured.
+    #[error("{input}:{line}: {message}")]
+    RecordChanged {
+        /// The input as configured.
+        input: String,
+        /// The record's line.
+        line: u64,
+        /// What differs.
+        message: String,
+    },
+    /// Nothing was accepted, and Energon refuses an empty set.
+    #[error("none of {read} records was accepted; {rejects} names the reason of each")]
+    NothingAccepted {
+        /// Records read.
+        read: u64,
+        /// The rejects file.
+        rejects: PathBuf,
+    },
+    /// The run was cancelled.
+    #[error("interrupted; what is finished is kept")]
+    Interrupted,
+    /// A stage ended by a panic: a fault of packd.
+    #[error("internal error in {stage}: {message}")]
+    Internal {
+        /// The stage.
+        stage: &'static str,
+        /// The panic's message.
+        message: String,
+    },
+}
+
+/// Exit codes, as `sysexits.h` names them.
+pub mod exit {
+    /// Everything was done.
+    pub const OK: u8 = 0;
+    /// `verify` found faults.
+    pub const FAULTS: u8 = 1;
+    /// The command line is wrong.
+    pub const USAGE: u8 = 64;
+    /// More rejects than `max_reject_rate`.
+    pub const DATA: u8 = 65;
+    /// An input does not exist.
+    pub const NO_INPUT: u8 = 66;
+    /// A fault of packd.
+    pub const INTERNAL: u8 = 70;
+    /// The output cannot be created.
+    pub const CANNOT_CREATE: u8 = 73;
+    /// Reading or writing failed.
+    pub const IO: u8 = 74;
+    /// Interrupted; run again to continue.
+    pub const TEMPORARY: u8 = 75;
+    /// The configuration cannot be used.
+    pub const CONFIG: u8 = 78;
+}
+
+impl Error {
+    /// The exit status that tells an engine what to do (see [`exit`]).
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::NotSet { .. } | Self::Counter(_) | Self::Pack(_) => exit::CONFIG,
+            Self::Source(SourceError::Missing { .. }) => exit::NO_INPUT,
+            Self::Source(SourceError::Repeated { .. } | SourceError::Pattern { .. }) => exit::CONFIG,
+            Self::Source(SourceError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                exit::NO_INPUT
+            }
+            Self::Sink(error) if error.is_cannot_create() => exit::CANNOT_CREATE,
+            Self::Source(_) | Self::Sink(_) | Self::State { .. } | Self::RecordChanged { .. } => exit::IO,
+            Self::OtherJob { .. } | Self::NotAnOutput { .. } => exit::CANNOT_CREATE,
+            Self::Stopped { .. } | Self::NothingAccepted { .. } => exit::DATA,
+            Self::Interrupted | Self::Busy { .. } => exit::TEMPORARY,
+            Self::Internal { .. } => exit::INTERNAL,
+        }
+    }
+
+    /// What to do about it, if packd knows.
+    pub fn help(&self) -> Option<String> {
+        let text = match self {
+            Self::NotSet { help, .. } => help,
+            Self::OtherJob { .. } => "write to a new folder with --output; packd never overwrites an output",
+            Self::NotAnOutput { .. } => "name a folder that does not exist or is empty",
+            Self::Busy { .. } => "wait for it, or stop it, then run again",
+            Self::State { .. } => "the run folder was damaged; write to a new folder with --output",
+            Self::Stopped { .. } => {
+                "mend the record, or let it go to the rejects (no --fail-fast, --overlong reject)"
+            }
+            Self::RecordChanged { .. } | Self::Source(SourceError::Changed { .. }) => {
+                "run again into a new folder when nothing writes to the inputs"
+            }
+            Self::NothingAccepted { .. } => {
+                "look at the reasons; `packd explain` shows the arithmetic of one record"
+            }
+            Self::Source(SourceError::Missing { .. }) => {
+                "check the path; quote globs so that the shell leaves them alone"
+            }
+            Self::Source(SourceError::Repeated { .. }) => "name each file once",
+            Self::Interrupted => "run the same command again to continue",
+            Self::Internal { .. } => "please report this with the command and the run folder",
+            _ => return None,
+        };
+        Some(text.to_owned())
+    }
+}

@@ -1,0 +1,258 @@
+//! Stage 4: writes shards, several at once.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use packd_sinks::{
+    PackedSample, SampleClass, ShardCommit, ShardOptions, ShardWriter, SubSample, create_folder, hash_file,
+    member_bytes, pack_key, write_file,
+};
+use packd_sources::{FetchRequest, RecordFetcher, SpoolReader};
+use rayon::prelude::*;
+use tokio::sync::mpsc::Receiver;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::bridge::internal;
+use super::pack::ShardPlan;
+use crate::error::Error;
+use crate::job::Job;
+use crate::progress::{Phase, Progress};
+use crate::state::ledger::{FinishedFile, Ledger};
+use crate::state::rows::Row;
+
+/// The folder of the shards, in the output folder.
+pub(crate) const WEBDATASET: &str = "node_000/webdataset";
+/// The folder of what is recorded of each shard.
+const COMMITS: &str = "run/shards";
+
+/// Writes every shard that is not finished yet.
+pub(crate) async fn write(
+    job: Arc<Job>,
+    ledger: Arc<Ledger>,
+    finished: BTreeMap<String, Vec<FinishedFile>>,
+    mut input: Receiver<ShardPlan>,
+    cancel: CancellationToken,
+) -> Result<(), Error> {
+    create_folder(&job.output.join(WEBDATASET))?;
+    create_folder(&job.output.join(COMMITS))?;
+    let at_once = job.tools.pool.current_num_threads();
+    let mut writers = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => {
+                // Writers look at the token themselves; none is left running.
+                while writers.join_next().await.is_some() {}
+                return Err(Error::Interrupted);
+            }
+            Some(done) = writers.join_next(), if !writers.is_empty() => finish_one(done)?,
+            plan = input.recv(), if writers.len() < at_once => match plan {
+                Some(plan) if is_finished(&job, &finished, &plan) => {
+                    Progress::add(&job.counters().packs_written, plan.packs.end - plan.packs.start);
+                    Progress::add(&job.counters().shards_written, 1);
+                }
+                Some(plan) => {
+                    job.counters().enter(Phase::Write);
+                    let (job, ledger) = (Arc::clone(&job), Arc::clone(&ledger));
+                    writers.spawn_blocking(move || write_shard(&job, &ledger, &plan));
+                }
+                None => break,
+            },
+        }
+    }
+    while let Some(done) = writers.join_next().await {
+        finish_one(done)?;
+    }
+    Ok(())
+}
+
+fn finish_one(done: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {
+    match done {
+        Ok(result) => result,
+        Err(error) if error.is_panic() => Err(internal("write", error.into_panic().as_ref())),
+        Err(_) => Err(Error::Interrupted),
+    }
+}
+
+/// Whether the ledger's word about a shard still holds on the disk.
+fn is_finished(job: &Job, finished: &BTreeMap<String, Vec<FinishedFile>>, plan: &ShardPlan) -> bool {
+    let Some(files) = finished.get(&plan.name) else { return false };
+    let holds = |file: &FinishedFile| {
+        let path = job.output.join(&file.name);
+        let same_size = std::fs::metadata(&path).is_ok_and(|metadata| metadata.len() == file.size);
+        same_size && (!job.config.verify_resume || hash_file(&path).is_ok_and(|hash| hash == file.checksum))
+    };
+    let whole = files.iter().all(holds);
+    if !whole {
+        tracing::warn!(shard = plan.name, "a finished shard was changed or removed; writing it again");
+    }
+    whole
+}
+
+/// Where the record of a finished shard lies.
+pub(crate) fn commit_path(output: &Path, shard: &str) -> PathBuf {
+    output.join(COMMITS).join(format!("{shard}.json"))
+}
+
+fn write_shard(job: &Job, ledger: &Ledger, plan: &ShardPlan) -> Result<(), Error> {
+    let folder = job.output.join(WEBDATASET);
+    let class = match job.config.sample_class {
+        packd_config::SampleClass::Packed => SampleClass::Packed,
+        packd_config::SampleClass::Crude => SampleClass::Crude,
+    };
+    let options = ShardOptions { class, passthrough: job.config.passthrough.clone() };
+    let spools = plan.units.iter().filter_map(|unit| unit.spool_path(&job.output));
+    let spools = spools.map(|path| SpoolReader::open(&path)).collect::<Result<Vec<_>, _>>()?;
+    let fetcher = RecordFetcher::new(job.tools.inputs.to_vec(), plan.seekable.to_vec(), spools);
+    let mut writer = ShardWriter::create(&folder, &plan.name, options)?;
+    let budget = job.config.read_budget.0 / (2 * job.tools.pool.current_num_threads() as u64);
+    let mut packs = plan.packs.clone();
+    let mut written = 0;
+    while let Some(gathered) = gather(plan, &mut packs, budget.max(1))? {
+        for packed in restore(job, &fetcher, gathered)? {
+            if job.cancelled() {
+                return Err(Error::Interrupted);
+            }
+            writer.append(&packed, &job.tools.images)?;
+            let counters = job.counters();
+            Progress::add(&counters.packs_written, 1);
+            Progress::add(&counters.bytes_written, writer.bytes() - written);
+            written = writer.bytes();
+        }
+    }
+    let commit = writer.finish()?;
+    check_sizes(job, plan, &commit)?;
+    record(job, ledger, &commit)?;
+    Progress::add(&job.counters().shards_written, 1);
+    Ok(())
+}
+
+/// The packs whose records fit into the read budget together; at least one.
+fn gather(
+    plan: &ShardPlan,
+    packs: &mut std::ops::Range<u64>,
+    budget: u64,
+) -> Result<Option<Vec<(u64, Vec<(u64, Row)>)>>, Error> {
+    let mut gathered = Vec::new();
+    let mut bytes = 0;
+    while bytes < budget {
+        let Some(pack) = packs.next() else { break };
+        let members = plan.part.members(pack);
+        let rows = members
+            .map(|ordinal| Ok((ordinal, plan.rows.get(ordinal)?)))
+            .collect::<Result<Vec<_>, Error>>()?;
+        bytes += rows.iter().map(|(_, row)| u64::from(row.len)).sum::<u64>();
+        gathered.push((pack, rows));
+    }
+    Ok((!gathered.is_empty()).then_some(gathered))
+}
+
+/// Reads the records of the packs again and makes samples of them.
+fn restore(
+    job: &Job,
+    fetcher: &RecordFetcher,
+    gathered: Vec<(u64, Vec<(u64, Row)>)>,
+) -> Result<Vec<PackedSample>, Error> {
+    let request = |row: &Row| FetchRequest { source: row.source.into(), offset: row.offset, len: row.len };
+    let requests: Vec<_> =
+        gathered.iter().flat_map(|(_, rows)| rows.iter().map(|(_, row)| request(row))).collect();
+    let mut records = fetcher.fetch(&requests)?.into_iter();
+    let packs: Vec<_> = gathered
+        .into_iter()
+        .map(|(pack, rows)| {
+            let records: Vec<_> = records.by_ref().take(rows.len()).collect();
+            (pack, rows, records)
+        })
+        .collect();
+    let prefix = &job.config.shard_prefix;
+    job.tools.pool.install(|| {
+        packs
+            .into_par_iter()
+            .map(|(pack, rows, records)| {
+                let pairs = rows.into_iter().zip(records);
+                let sub_samples =
+                    pairs.map(|((ordinal, row), record)| sub_sample(job, ordinal, &row, &record));
+                Ok(PackedSample {
+                    key: pack_key(prefix, pack),
+                    pack,
+                    sub_samples: sub_samples.collect::<Result<_, Error>>()?,
+                })
+            })
+            .collect()
+    })
+}
+
+fn sub_sample(job: &Job, ordinal: u64, row: &Row, record: &[u8]) -> Result<SubSample, Error> {
+    let source_index = usize::from(row.source);
+    let input = &job.tools.inputs[source_index].name;
+    let changed =
+        |message: String| Error::RecordChanged { input: input.clone(), line: row.line.into(), message };
+    let sample = job.tools.validator.restore(record, row.rounds.into());
+    let sample = sample
+        .map_err(|verdict| changed(format!("the record was accepted and is not any more: {verdict}")))?;
+    if sample.images.len() != usize::from(row.images) {
+        return Err(changed(format!("the record had {} images, now {}", row.images, sample.images.len())));
+    }
+    Ok(SubSample {
+        ordinal,
+        source: input.as_str().into(),
+        source_index,
+        offset: row.offset,
+        line: row.line.into(),
+        length: row.length,
+        patches: row.patches,
+        sample,
+        image_sizes: None,
+    })
+}
+
+/// An image that was replaced while packd ran may have another size than was counted.
+fn check_sizes(job: &Job, plan: &ShardPlan, commit: &ShardCommit) -> Result<(), Error> {
+    for (sample, pack) in commit.index.samples.iter().zip(&commit.packs) {
+        let mut images = sample.parts.iter();
+        for sub in &pack.sub_samples {
+            let row = plan.rows.get(sub.ordinal)?;
+            let bytes: u64 =
+                images.by_ref().take(sub.images as usize).map(|part| member_bytes(part.size)).sum();
+            if bytes != 512 * u64::from(row.stored) {
+                let input = job.tools.inputs[sub.source].name.clone();
+                let message = format!(
+                    "its images took {} bytes when measured, now {bytes}",
+                    512 * u64::from(row.stored)
+                );
+                return Err(Error::RecordChanged { input, line: sub.line, message });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn record(job: &Job, ledger: &Ledger, commit: &ShardCommit) -> Result<(), Error> {
+    let name = &commit.index.name;
+    let path = commit_path(&job.output, name);
+    let text = serde_json::to_vec(commit)
+        .map_err(|error| Error::State { path: path.clone(), message: error.to_string() })?;
+    write_file(&path, &text)?;
+    let idx = commit.index.tar_idx();
+    let hash = |bytes: &[u8]| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(bytes));
+    let files = vec![
+        FinishedFile {
+            name: format!("{WEBDATASET}/{name}"),
+            size: commit.index.size,
+            checksum: commit.index.checksum.clone(),
+        },
+        FinishedFile {
+            name: format!("{WEBDATASET}/{name}.idx"),
+            size: idx.len() as u64,
+            checksum: hash(&idx),
+        },
+        FinishedFile {
+            name: format!("{COMMITS}/{name}.json"),
+            size: text.len() as u64,
+            checksum: hash(&text),
+        },
+    ];
+    ledger.shard(name, files)
+}

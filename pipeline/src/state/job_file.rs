@@ -1,0 +1,103 @@
+//! `run/job.json`: which job an output folder holds.
+
+use std::path::Path;
+
+use packd_sinks::{create_folder, write_file};
+use packd_sources::Input;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::error::Error;
+
+/// The version of what a run keeps and writes; another version cannot continue a run.
+const FORMAT: u32 = 1;
+
+/// Everything that decides the bytes of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct JobFile {
+    format: u32,
+    /// The options, without those that only decide how a run goes.
+    pub(crate) config: Map<String, Value>,
+    /// The input files.
+    pub(crate) inputs: Vec<Input>,
+    /// How samples are counted.
+    pub(crate) counter: Value,
+}
+
+impl JobFile {
+    /// The path below an output folder.
+    pub(crate) const NAME: &str = "run/job.json";
+
+    pub(crate) fn new(config: Map<String, Value>, inputs: Vec<Input>, counter: Value) -> Self {
+        Self { format: FORMAT, config, inputs, counter }
+    }
+
+    pub(crate) fn read(output: &Path) -> Result<Self, Error> {
+        let path = output.join(Self::NAME);
+        let state = |message: String| Error::State { path: path.clone(), message };
+        let text = std::fs::read(&path).map_err(|error| state(error.to_string()))?;
+        serde_json::from_slice(&text).map_err(|error| state(error.to_string()))
+    }
+
+    /// Claims an output folder for this job: a new or empty one, or one that holds the same job.
+    pub(crate) fn claim(&self, output: &Path) -> Result<(), Error> {
+        if output.join(Self::NAME).exists() {
+            return match self.difference(&Self::read(output)?) {
+                None => Ok(()),
+                Some(what) => Err(Error::OtherJob { path: output.to_owned(), what }),
+            };
+        }
+        let ours = |name: &std::ffi::OsStr| name == "run";
+        let foreign = std::fs::read_dir(output)
+            .is_ok_and(|mut entries| entries.any(|entry| entry.is_ok_and(|entry| !ours(&entry.file_name()))));
+        if foreign || output.is_file() {
+            return Err(Error::NotAnOutput { path: output.to_owned() });
+        }
+        create_folder(&output.join("run"))?;
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|error| Error::State { path: output.join(Self::NAME), message: error.to_string() })?;
+        Ok(write_file(output.join(Self::NAME), &text)?)
+    }
+
+    /// The first thing that differs from what the folder holds, by name.
+    fn difference(&self, found: &Self) -> Option<String> {
+        if self.format != found.format {
+            return Some(format!("its format is {}, this packd writes {}", found.format, self.format));
+        }
+        for (key, value) in &self.config {
+            let old = found.config.get(key).unwrap_or(&Value::Null);
+            if old != value {
+                return Some(format!("`{key}` was {old}, now {value}"));
+            }
+        }
+        if let Some(key) = found.config.keys().find(|key| !self.config.contains_key(*key)) {
+            return Some(format!("`{key}` is no option any more"));
+        }
+        for (old, new) in found.inputs.iter().zip(&self.inputs) {
+            if old.name != new.name {
+                return Some(format!("input {} was {}", new.name, old.name));
+            }
+            if old.size != new.size {
+                return Some(format!("input {} had {} bytes, now {}", new.name, old.size, new.size));
+            }
+            if old.modified != new.modified {
+                return Some(format!("input {} was changed since", new.name));
+            }
+        }
+        if found.inputs.len() != self.inputs.len() {
+            return Some(format!("it had {} input files, now {}", found.inputs.len(), self.inputs.len()));
+        }
+        if found.counter != self.counter {
+            return Some(counter_difference(&found.counter, &self.counter));
+        }
+        None
+    }
+}
+
+fn counter_difference(old: &Value, new: &Value) -> String {
+    let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else {
+        return "the model differs".to_owned();
+    };
+    let key = new.keys().chain(old.keys()).find(|key| old.get(*key) != new.get(*key));
+    key.map_or_else(|| "the model differs".to_owned(), |key| format!("the model's `{key}` differs"))
+}

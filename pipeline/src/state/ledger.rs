@@ -1,0 +1,169 @@
+//! The append-only record of what a run has finished. Resume believes it and nothing else.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use serde::{Deserialize, Serialize};
+
+use super::stats::Stats;
+use crate::error::Error;
+
+/// One file that was finished.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FinishedFile {
+    /// Path relative to the output folder.
+    pub(crate) name: String,
+    /// Size in bytes.
+    pub(crate) size: u64,
+    /// XXH3-128 of its bytes, in hexadecimal.
+    pub(crate) checksum: String,
+}
+
+/// Where the next unit starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Position {
+    pub(crate) source: usize,
+    pub(crate) offset: u64,
+    pub(crate) line: u64,
+}
+
+/// A unit of input that was measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MeasuredUnit {
+    pub(crate) unit: u64,
+    /// Samples that were accepted.
+    pub(crate) samples: u64,
+    pub(crate) next: Position,
+    pub(crate) stats: Stats,
+    pub(crate) files: Vec<FinishedFile>,
+}
+
+/// One line of the ledger.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Entry {
+    Measured(MeasuredUnit),
+    Shard { shard: String, files: Vec<FinishedFile> },
+    Done { files: Vec<FinishedFile> },
+}
+
+/// What the ledger says was finished.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Finished {
+    /// Measured units, from the first on without a gap.
+    pub(crate) units: Vec<MeasuredUnit>,
+    /// Written shards by name.
+    pub(crate) shards: BTreeMap<String, Vec<FinishedFile>>,
+    /// The files of the whole, when the run was done.
+    pub(crate) done: Option<Vec<FinishedFile>>,
+}
+
+/// The open ledger.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    path: PathBuf,
+    file: Mutex<File>,
+}
+
+impl Ledger {
+    /// Opens the ledger and reads what was finished. A last line that was cut by a crash is dropped.
+    pub(crate) fn open(path: &Path) -> Result<(Self, Finished), Error> {
+        let fail = |error: std::io::Error| Error::State { path: path.to_owned(), message: error.to_string() };
+        let text = match std::fs::read(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(fail(error)),
+        };
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let finished = read(&text[..whole]).map_err(|error| Error::State {
+            path: path.to_owned(),
+            message: format!("not a ledger: {error}"),
+        })?;
+        let file = OpenOptions::new().append(true).create(true).open(path).map_err(fail)?;
+        if whole < text.len() {
+            file.set_len(whole as u64).map_err(fail)?;
+        }
+        Ok((Self { path: path.to_owned(), file: Mutex::new(file) }, finished))
+    }
+
+    /// What a ledger says, without opening it for writing.
+    pub(crate) fn peek(path: &Path) -> Result<Finished, Error> {
+        let fail = |message: String| Error::State { path: path.to_owned(), message };
+        let text = std::fs::read(path).map_err(|error| fail(error.to_string()))?;
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        read(&text[..whole]).map_err(|error| fail(format!("not a ledger: {error}")))
+    }
+
+    pub(crate) fn measured(&self, unit: &MeasuredUnit) -> Result<(), Error> {
+        self.append(&Entry::Measured(unit.clone()))
+    }
+
+    pub(crate) fn shard(&self, shard: &str, files: Vec<FinishedFile>) -> Result<(), Error> {
+        self.append(&Entry::Shard { shard: shard.to_owned(), files })
+    }
+
+    pub(crate) fn done(&self, files: Vec<FinishedFile>) -> Result<(), Error> {
+        self.append(&Entry::Done { files })
+    }
+
+    fn append(&self, entry: &Entry) -> Result<(), Error> {
+        let fail = |message: String| Error::State { path: self.path.clone(), message };
+        let mut line = serde_json::to_vec(entry).map_err(|error| fail(error.to_string()))?;
+        line.push(b'\n');
+        let mut file = self.file.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        file.write_all(&line).and_then(|()| file.sync_data()).map_err(|error| fail(error.to_string()))
+    }
+}
+
+fn read(text: &[u8]) -> Result<Finished, serde_json::Error> {
+    let mut finished = Finished::default();
+    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        match serde_json::from_slice(line)? {
+            Entry::Measured(unit) => {
+                // A unit that was measured again replaces itself and all that followed from it.
+                finished.units.truncate(unit.unit as usize);
+                finished.units.push(unit);
+            }
+            Entry::Shard { shard, files } => {
+                finished.shards.insert(shard, files);
+            }
+            Entry::Done { files } => finished.done = Some(files),
+        }
+    }
+    Ok(finished)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unit(number: u64) -> MeasuredUnit {
+        let next = Position { source: 0, offset: number, line: number };
+        MeasuredUnit { unit: number, samples: 1, next, stats: Stats::default(), files: vec![] }
+    }
+
+    #[test]
+    fn a_torn_last_line_is_dropped_and_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.jsonl");
+        let (ledger, finished) = Ledger::open(&path).unwrap();
+        assert_eq!(finished, Finished::default());
+        ledger.measured(&unit(0)).unwrap();
+        ledger.shard("a.tar", vec![]).unwrap();
+        drop(ledger);
+        let whole = std::fs::read(&path).unwrap();
+        for cut in 0..whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            let (ledger, before) = Ledger::open(&path).unwrap();
+            assert!(before.units.len() <= 1 && before.shards.len() <= before.units.len());
+            ledger.shard("b.tar", vec![]).unwrap();
+            drop(ledger);
+            let after = Ledger::peek(&path).unwrap();
+            assert!(after.shards.contains_key("b.tar"), "cut at {cut}");
+            assert_eq!(after.units, before.units);
+        }
+    }
+}
