@@ -1,0 +1,1 @@
+"""Data classes of the trainer."""
