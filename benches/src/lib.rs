@@ -11,4 +11,4 @@ mod timing;
 
 pub use memory::peak_of;
 pub use table::{Table, scaled};
-pub use timing::{best_of, milliseconds, ratio};
+pub use timing::{best_of, milliseconds, processor_time, ratio};

@@ -337,13 +337,6 @@ impl Counter {
         &self.images
     }
 
-    /// Whether an image of this size has another number of tokens after a quarter turn: loaders
-    /// that apply EXIF orientation and loaders that do not would then disagree.
-    pub fn rotation_changes_tokens(&self, size: ImageSize) -> bool {
-        let tokens = |size| self.images.grid(size).ok().map(|grid| self.images.tokens(grid));
-        tokens(size) != tokens(size.transposed())
-    }
-
     fn grids(&self, images: &[ImageSize]) -> Result<Vec<ImageGrid>, Verdict> {
         images
             .iter()

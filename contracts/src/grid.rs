@@ -3,6 +3,9 @@
 //! Every step is in f64 and in the order of the Python sources (`smart_resize` of transformers'
 //! Qwen2-VL processor and of `qwen_vl_utils`): floor and ceil sit on exact boundaries for real
 //! images, and `round` is to even, so any other order or rounding gives other grids.
+//!
+//! Width and height go through the same steps, so a quarter turn (EXIF orientations 5 to 8) turns a
+//! grid and keeps its tokens: it does not matter to a length whether a loader applies it.
 
 use serde::Serialize;
 

@@ -94,10 +94,21 @@ proptest! {
         prop_assert!(h * w <= max_pixels || h == one || w == one || scaled_up, "{}x{}", w, h);
     }
 
-    /// Turning an image by a quarter turns its grid.
+    /// Turning an image by a quarter turns its grid, whatever the processor.
     #[test]
-    fn arithmetic_treats_sides_alike(width in 1u32..20_000, height in 1u32..20_000) {
-        let it = processor(14, 2, 3136, 4_000_000);
+    fn arithmetic_treats_sides_alike(
+        width in 1u32..20_000, height in 1u32..20_000, patch in prop::sample::select(vec![14u32, 16]),
+        reshaped: bool, fetched: bool,
+    ) {
+        let mut it = processor(patch, 2, 3136, 4_000_000);
+        it.reshape = reshaped.then_some(Reshape { min_side: 28, max_ratio: 200, clamped_ratio: 180 });
+        it.first_resize = fetched.then_some(SmartResize {
+            factor: 28,
+            min_pixels: 3136,
+            max_pixels: 12_845_056,
+            max_ratio: 200,
+            below_factor: BelowFactor::Raise,
+        });
         let turned = |g: ImageGrid| ImageGrid { t: g.t, h: g.w, w: g.h };
         let size = ImageSize::new(width, height);
         prop_assert_eq!(it.grid(size).ok(), it.grid(size.transposed()).ok().map(turned));

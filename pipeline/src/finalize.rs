@@ -17,7 +17,7 @@ use crate::flow::pack::Packed;
 use crate::flow::write::{WEBDATASET, commit_path};
 use crate::job::Job;
 use crate::progress::Phase;
-use crate::report::{OutputReport, PackingReport, RejectExample, Report, Seconds};
+use crate::report::{OutputReport, PackingReport, RejectExample, Report, Seconds, to_yaml};
 use crate::state::ledger::{FinishedFile, Ledger};
 
 /// Records from which on `max_reject_rate` is applied.
@@ -238,10 +238,11 @@ fn warnings(job: &Job, packed: &Packed, written: &Written, packing: &PackingRepo
             stats.unknown_keys.iter().map(|(key, count)| format!("`{key}` ({count})")).collect();
         warnings.push(format!("keys of the records that nothing reads: {}", keys.join(", ")));
     }
-    if stats.exif_differs > 0 {
+    if stats.exif_transposed > 0 {
         warnings.push(format!(
-            "{} images have another number of tokens in a loader that applies their EXIF orientation",
-            stats.exif_differs
+            "{} images are stored turned (EXIF orientation): counted as stored, as the trainer loads them; a loader \
+             that turns them sees the same number of tokens in a transposed grid",
+            stats.exif_transposed
         ));
     }
     if !written.oversized.is_empty() {
@@ -266,7 +267,7 @@ fn write_report(output: &Path, report: &Report) -> Result<(), Error> {
     let state = |message: String| Error::State { path: output.join(Report::NAME), message };
     let json = serde_json::to_vec_pretty(report).map_err(|error| state(error.to_string()))?;
     write_file(output.join(Report::NAME), &json)?;
-    let yaml = serde_saphyr::to_string(&report.config).map_err(|error| state(error.to_string()))?;
+    let yaml = to_yaml(&report.config)?;
     Ok(write_file(output.join("run/config.resolved.yaml"), yaml.as_bytes())?)
 }
 

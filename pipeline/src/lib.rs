@@ -16,20 +16,26 @@
 #![deny(missing_docs)]
 
 mod error;
+mod explain;
 mod finalize;
 mod flow;
 mod job;
+mod lengths;
 mod progress;
 mod report;
 mod state;
+mod status;
 
 pub use error::{Error, exit};
+pub use explain::{Explanation, RecordChoice, explain};
 pub use job::Job;
+pub use lengths::{LengthsReport, SeqLenChoice, lengths};
 pub use packd_config::{self as config, Config};
 pub use packd_stages::bin_pack;
 pub use packd_stages::bin_pack::{Limits, pack};
 pub use progress::{Phase, Progress, Snapshot};
-pub use report::{OutputReport, PackingReport, RejectExample, Report, Seconds, Stats};
+pub use report::{OutputReport, PackingReport, RejectExample, Report, Seconds, Stats, to_yaml};
+pub use status::{Status, status};
 pub use {
     packd_contracts as contracts, packd_sinks as sinks, packd_sources as sources, packd_stages as stages,
 };

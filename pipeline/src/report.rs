@@ -122,6 +122,15 @@ impl Report {
     }
 }
 
+/// A configuration as YAML, as `packd config resolved` prints it.
+///
+/// # Errors
+/// [`Error::Internal`]; plain values can always be written.
+pub fn to_yaml(value: &impl Serialize) -> Result<String, Error> {
+    serde_saphyr::to_string(value)
+        .map_err(|error| Error::Internal { stage: "yaml", message: error.to_string() })
+}
+
 impl PackingReport {
     pub(crate) fn new(parts: &[Quality], seq_len: u32) -> Self {
         let sum = |of: fn(&Quality) -> u64| parts.iter().map(of).sum::<u64>();

@@ -39,8 +39,8 @@ pub struct ValidSample {
     pub sizes: Vec<ImageSize>,
     /// 512-byte blocks of each image as a tar member, header included.
     pub image_blocks: Vec<u32>,
-    /// Images whose EXIF orientation swaps the sides in a way that changes their tokens.
-    pub exif_differs: u32,
+    /// Images whose EXIF orientation swaps their sides in a loader that applies it.
+    pub exif_transposed: u32,
     /// Hash of size and time of each image file: the images are unchanged while it is the same.
     pub image_stamp: u64,
 }
@@ -160,7 +160,7 @@ impl Validator {
             sample,
             sizes: Vec::with_capacity(count),
             image_blocks: Vec::with_capacity(count),
-            exif_differs: 0,
+            exif_transposed: 0,
             image_stamp: 0,
         };
         let mut stamp = Xxh3::new();
@@ -169,7 +169,7 @@ impl Validator {
             let (size, bytes, transposed) = checked.map_err(|verdict| {
                 Verdict::new(verdict.reason, format!("image {}: {}", number + 1, verdict.detail))
             })?;
-            valid.exif_differs += u32::from(transposed && self.counter.rotation_changes_tokens(size));
+            valid.exif_transposed += u32::from(transposed);
             valid.sizes.push(size);
             valid.image_blocks.push((1 + bytes.div_ceil(TAR_BLOCK)) as u32);
         }

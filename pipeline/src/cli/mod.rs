@@ -1,8 +1,12 @@
 //! Arguments, and what is printed. Everything else is the library's.
 
+mod config;
+mod explain;
+mod lengths;
 mod output;
 mod progress_view;
 mod run;
+mod status;
 mod summary;
 
 use std::path::PathBuf;
@@ -61,6 +65,16 @@ pub(crate) enum LogFormat {
 enum Command {
     /// Pack the inputs into shards; run it again to continue after an interruption
     Run(Box<run::RunArgs>),
+    /// Show the distribution of token lengths and what each seq_len would give
+    Lengths(Box<lengths::LengthsArgs>),
+    /// Show the token arithmetic of one record
+    Explain(Box<explain::ExplainArgs>),
+    /// Show how far a run is
+    Status(status::StatusArgs),
+    /// Print the report of a finished run as JSON
+    Report(status::ReportArgs),
+    /// Check, show or make a configuration
+    Config(config::ConfigCommand),
 }
 
 /// The configuration of a command that has one: file, environment, flags.
@@ -105,6 +119,11 @@ pub(crate) fn main() -> ExitCode {
     let Some((_, matches)) = matches.subcommand() else { unreachable!("clap requires a command") };
     let result = match cli.command {
         Command::Run(args) => run::run(&args, &cli.global, matches),
+        Command::Lengths(args) => lengths::run(&args, &cli.global, matches),
+        Command::Explain(args) => explain::run(&args, matches),
+        Command::Status(args) => status::run(&args),
+        Command::Report(args) => status::report(&args),
+        Command::Config(command) => config::run(&command, matches),
     };
     result.unwrap_or_else(|error| output::print_error(&error, &cli.global))
 }

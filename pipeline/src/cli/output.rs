@@ -59,6 +59,14 @@ pub(crate) fn print_error(error: &packd::Error, global: &Global) -> ExitCode {
     ExitCode::from(error.exit_code())
 }
 
+/// A value as JSON, for machines.
+pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), packd::Error> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| packd::Error::Internal { stage: "json", message: error.to_string() })?;
+    println!("{text}");
+    Ok(())
+}
+
 /// `12345678` as `12,345,678`.
 pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();

@@ -138,7 +138,7 @@ impl MeasuredBlock {
         self.stats.record_bytes += record.len as u64;
         self.stats.image_blocks += u64::from(item.stored);
         self.stats.truncated += u64::from(lengths.rounds_dropped > 0);
-        self.stats.exif_differs += u64::from(valid.exif_differs);
+        self.stats.exif_transposed += u64::from(valid.exif_transposed);
         self.stats.reused += u64::from(reused);
         self.rows.push(Row {
             length: item.length,

@@ -153,7 +153,7 @@ async fn run_stages(job: &Arc<Job>, ledger: &Arc<Ledger>, finished: Finished) ->
 }
 
 /// Waits for every stage. The first error cancels the others; being cancelled is no error of its own.
-async fn join_all(
+pub(crate) async fn join_all(
     mut stages: JoinSet<Result<(), Error>>,
     cancel: &tokio_util::sync::CancellationToken,
 ) -> Result<(), Error> {

@@ -34,8 +34,8 @@ pub struct Stats {
     pub image_blocks: u64,
     /// Accepted samples that lost rounds (`overlong: truncate-turns`).
     pub truncated: u64,
-    /// Images whose EXIF orientation would change their tokens in a loader that applies it.
-    pub exif_differs: u64,
+    /// Images whose EXIF orientation swaps their sides in a loader that applies it.
+    pub exif_transposed: u64,
     /// Samples whose measurements came from an earlier output (`--previous`).
     pub reused: u64,
 }
@@ -60,7 +60,7 @@ impl Stats {
         self.record_bytes += other.record_bytes;
         self.image_blocks += other.image_blocks;
         self.truncated += other.truncated;
-        self.exif_differs += other.exif_differs;
+        self.exif_transposed += other.exif_transposed;
         self.reused += other.reused;
     }
 
