@@ -63,6 +63,16 @@ pub enum Error {
         /// What is wrong.
         message: String,
     },
+    /// A folder that holds no packed data set, or not what was asked for.
+    #[error("{path}: {message}")]
+    DataSet {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+        /// What to do.
+        help: &'static str,
+    },
     /// `fail_fast`, or `overlong: error`.
     #[error("{input}:{line}: {verdict}")]
     Stopped {
@@ -133,7 +143,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::NotSet { .. } | Self::Counter(_) | Self::Pack(_) => exit::CONFIG,
-            Self::Source(SourceError::Missing { .. }) => exit::NO_INPUT,
+            Self::Source(SourceError::Missing { .. }) | Self::DataSet { .. } => exit::NO_INPUT,
             Self::Source(SourceError::Repeated { .. } | SourceError::Pattern { .. }) => exit::CONFIG,
             Self::Source(SourceError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 exit::NO_INPUT
@@ -150,7 +160,7 @@ impl Error {
     /// What to do about it, if packd knows.
     pub fn help(&self) -> Option<String> {
         let text = match self {
-            Self::NotSet { help, .. } => help,
+            Self::NotSet { help, .. } | Self::DataSet { help, .. } => help,
             Self::OtherJob { .. } => "write to a new folder with --output; packd never overwrites an output",
             Self::NotAnOutput { .. } => "name a folder that does not exist or is empty",
             Self::Busy { .. } => "wait for it, or stop it, then run again",

@@ -74,7 +74,7 @@ impl Tools {
         let counter = Arc::new(Counter::new(&counter_options(config)?)?);
         let load_seconds = started.elapsed().as_secs_f64();
         let validator = Arc::new(Validator::new(config, Arc::clone(&counter), Arc::clone(&images)));
-        Ok(Self { inputs: inputs.into(), images, validator, counter, pool: pool(config)?, load_seconds })
+        Ok(Self { inputs: inputs.into(), images, validator, counter, pool: Arc::new(pool(config.threads)?), load_seconds })
     }
 }
 
@@ -97,14 +97,14 @@ pub(crate) fn counter_options(config: &Config) -> Result<CounterOptions, Error> 
     })
 }
 
-fn pool(config: &Config) -> Result<Arc<ThreadPool>, Error> {
-    let threads =
-        config.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+/// Threads for CPU work, as many as there are cores by default.
+pub(crate) fn pool(threads: Option<usize>) -> Result<ThreadPool, Error> {
+    let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .thread_name(|n| format!("packd-cpu-{n}"))
         .build();
-    pool.map(Arc::new).map_err(|error| Error::Internal { stage: "thread pool", message: error.to_string() })
+    pool.map_err(|error| Error::Internal { stage: "thread pool", message: error.to_string() })
 }
 
 impl Job {

@@ -19,15 +19,23 @@ mod error;
 mod explain;
 mod finalize;
 mod flow;
+mod index;
+mod inspect;
 mod job;
 mod lengths;
+mod packed_set;
 mod progress;
 mod report;
 mod state;
 mod status;
+mod verify;
 
 pub use error::{Error, exit};
 pub use explain::{Explanation, RecordChoice, explain};
+pub use index::{IndexOptions, index};
+pub use inspect::{
+    InspectedImage, InspectedSample, InspectedSet, InspectedShard, InspectedSubSample, inspect_sample, inspect_set,
+};
 pub use job::Job;
 pub use lengths::{LengthsReport, SeqLenChoice, lengths};
 pub use packd_config::{self as config, Config};
@@ -36,6 +44,7 @@ pub use packd_stages::bin_pack::{Limits, pack};
 pub use progress::{Phase, Progress, Snapshot};
 pub use report::{OutputReport, PackingReport, RejectExample, Report, Seconds, Stats, to_yaml};
 pub use status::{Status, status};
+pub use verify::{Fault, FaultKind, VerifyOptions, VerifyReport, verify};
 pub use {
     packd_contracts as contracts, packd_sinks as sinks, packd_sources as sources, packd_stages as stages,
 };

@@ -20,7 +20,8 @@ pub const METADATA_FOLDER: &str = ".nv-meta";
 /// The namespace of the data sets' UUIDs.
 const UUID_NAMESPACE: Uuid = Uuid::from_u128(0x5d6f_2f0e_9a3b_4c57_8e1d_7061_636b_6400);
 
-const SAMPLE_LOADER: &str = include_str!("sample_loader.py");
+/// The `sample_loader.py` that is written for [`SampleType::Packed`].
+pub const SAMPLE_LOADER: &str = include_str!("sample_loader.py");
 
 /// What Energon turns a packed sample into.
 #[derive(Debug, Clone, PartialEq, Eq)]

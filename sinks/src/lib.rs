@@ -34,7 +34,8 @@ pub use atomic_file::{AtomicFile, create_folder, is_temporary, remove_temporarie
 pub use brace_collapse::brace_collapse;
 pub use checksums::{Checksums, hash_file};
 pub use energon::{
-    ENERGON_VERSION, EnergonOptions, EnergonSummary, METADATA_FOLDER, SampleType, write_energon_metadata,
+    ENERGON_VERSION, EnergonOptions, EnergonSummary, METADATA_FOLDER, SAMPLE_LOADER, SampleType,
+    write_energon_metadata,
 };
 pub use error::SinkError;
 pub use metadataset::{Blend, MetadatasetEntry, write_metadataset};

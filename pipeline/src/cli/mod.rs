@@ -2,12 +2,15 @@
 
 mod config;
 mod explain;
+mod index;
+mod inspect;
 mod lengths;
 mod output;
 mod progress_view;
 mod run;
 mod status;
 mod summary;
+mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -73,6 +76,12 @@ enum Command {
     Status(status::StatusArgs),
     /// Print the report of a finished run as JSON
     Report(status::ReportArgs),
+    /// Read back everything that was written and check every promise
+    Verify(verify::VerifyArgs),
+    /// Write Energon's index of a folder of tars
+    Index(index::IndexArgs),
+    /// Show the shards, or one packed sample
+    Inspect(inspect::InspectArgs),
     /// Check, show or make a configuration
     Config(config::ConfigCommand),
 }
@@ -123,6 +132,9 @@ pub(crate) fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args, matches),
         Command::Status(args) => status::run(&args),
         Command::Report(args) => status::report(&args),
+        Command::Verify(args) => verify::run(&args, &cli.global),
+        Command::Index(args) => index::run(&args, &cli.global),
+        Command::Inspect(args) => inspect::run(&args),
         Command::Config(command) => config::run(&command, matches),
     };
     result.unwrap_or_else(|error| output::print_error(&error, &cli.global))

@@ -1,0 +1,38 @@
+//! The list of checksums: every file that was written is there as it was written.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+use packd_sinks::{Checksums, hash_file};
+use rayon::prelude::*;
+
+use super::context::Context;
+use super::fault::FaultKind;
+
+/// Names what no other check has named yet, so it comes last.
+pub(super) fn check(context: &Context<'_>) {
+    let Some(checksums) = &context.checksums else { return };
+    let files: Vec<_> = checksums.iter().collect();
+    let read: HashSet<PathBuf> = context.packs().shards.iter().cloned().collect();
+    files.par_iter().for_each(|(file, written)| {
+        if context.faults.has(file) {
+            return;
+        }
+        let path = context.layout.folder.join(file);
+        if !path.exists() {
+            let detail = format!("{} lists it, and it is not there", Checksums::FILE_NAME);
+            return context.faults.add(FaultKind::FileMissing, file, detail);
+        }
+        // Shards were compared while they were read.
+        if read.contains(&path) {
+            return;
+        }
+        match hash_file(&path) {
+            Ok(found) if found == *written => {}
+            Ok(_) => {
+                context.faults.add(FaultKind::FileChanged, file, "its checksum is not the one that was written");
+            }
+            Err(error) => context.faults.add(FaultKind::FileChanged, file, error.to_string()),
+        }
+    });
+}

@@ -1,0 +1,132 @@
+//! A run may be killed at any moment: continued, it leaves the same bytes.
+
+mod common;
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use common::{assert_same_tree, packd, write_dataset};
+
+/// Many small units and shards, so that a kill falls between and into commits.
+const ARGUMENTS: [&str; 9] =
+    ["run", "data.jsonl", "--seq-len", "2048", "--unit-bytes", "16KB", "--max-samples-per-shard", "7", "--quiet"];
+const KILLS: u32 = 30;
+
+fn run(folder: &Path, output: &str, more: &[&str]) -> std::process::Output {
+    packd(folder).args(ARGUMENTS).args(["-o", output]).args(more).output().unwrap()
+}
+
+fn run_to_the_end(folder: &Path, output: &str, more: &[&str]) {
+    let done = run(folder, output, more);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
+fn threads_do_not_change_a_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    write_dataset(folder.path(), 600);
+    run_to_the_end(folder.path(), "one", &["--threads", "1"]);
+    for threads in ["2", "5"] {
+        run_to_the_end(folder.path(), threads, &["--threads", threads]);
+        assert_same_tree(&folder.path().join("one"), &folder.path().join(threads), threads);
+    }
+}
+
+#[test]
+fn a_run_killed_at_any_moment_continues_to_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    write_dataset(folder.path(), 1500);
+    let started = Instant::now();
+    run_to_the_end(folder.path(), "undisturbed", &[]);
+    let whole = started.elapsed();
+    let (mut killed, mut resumed) = (0, 0);
+    for attempt in 0..KILLS {
+        let output = format!("killed-{attempt}");
+        // Moments spread over the run, each at another fraction of it.
+        let mut delay = whole.mul_f64(f64::from(attempt + 1) / f64::from(KILLS + 1));
+        loop {
+            let mut child = packd(folder.path())
+                .args(ARGUMENTS)
+                .args(["-o", &output])
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            std::thread::sleep(delay);
+            if child.try_wait().unwrap().is_some() {
+                break;
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+            killed += 1;
+            // Later attempts get longer, so that the run ends.
+            delay = delay.mul_f64(1.3) + Duration::from_millis(5);
+        }
+        run_to_the_end(folder.path(), &output, &["--verify-resume"]);
+        resumed += 1;
+        assert_same_tree(&folder.path().join("undisturbed"), &folder.path().join(&output), &output);
+        std::fs::remove_dir_all(folder.path().join(&output)).unwrap();
+    }
+    println!("{killed} kills, {resumed} outputs equal to the undisturbed one");
+    assert!(killed >= KILLS / 2, "only {killed} kills hit a running process");
+}
+
+#[test]
+fn an_interrupted_run_says_so_and_continues() {
+    let folder = tempfile::tempdir().unwrap();
+    write_dataset(folder.path(), 3000);
+    run_to_the_end(folder.path(), "undisturbed", &[]);
+    let mut child = packd(folder.path()).args(ARGUMENTS).args(["-o", "out"]).stderr(Stdio::piped()).spawn().unwrap();
+    // Once there is a ledger the handler of signals is in place.
+    while !folder.path().join("out/run/ledger.jsonl").exists() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let terminated = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    let done = child.wait_with_output().unwrap();
+    if terminated.success() && !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(75), "{said}");
+        assert!(said.contains("interrupted") && said.contains("run the same command again"), "{said}");
+    }
+    run_to_the_end(folder.path(), "out", &[]);
+    assert_same_tree(&folder.path().join("undisturbed"), &folder.path().join("out"), "interrupted");
+}
+
+#[test]
+fn another_job_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    write_dataset(folder.path(), 100);
+    run_to_the_end(folder.path(), "out", &[]);
+    let before = common::tree(&folder.path().join("out"));
+    let refused = |more: &[&str], expected: &str| {
+        let done = run(folder.path(), "out", more);
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(73), "{said}");
+        assert!(said.contains(expected), "{said}");
+    };
+    refused(&["--seed", "7"], "`seed` was 42, now 7");
+    refused(&["--profile", "llava-onevision-2-p16m2"], "`profile`");
+    let mut text = std::fs::read_to_string(folder.path().join("data.jsonl")).unwrap();
+    text.push('\n');
+    std::fs::write(folder.path().join("data.jsonl"), text).unwrap();
+    refused(&[], "data.jsonl had ");
+    assert!(before == common::tree(&folder.path().join("out")), "a refused run must not touch the output");
+    std::fs::create_dir(folder.path().join("mine")).unwrap();
+    std::fs::write(folder.path().join("mine/thesis.tex"), "x").unwrap();
+    let done = run(folder.path(), "mine", &[]);
+    assert_eq!(done.status.code(), Some(73));
+    assert!(folder.path().join("mine/thesis.tex").exists());
+}
+
+#[test]
+fn finished_files_that_were_damaged_are_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    write_dataset(folder.path(), 300);
+    run_to_the_end(folder.path(), "good", &[]);
+    for damaged in ["node_000/webdataset/ps-000001.tar", "lengths.parquet", "node_000/webdataset/.nv-meta/index.sqlite"] {
+        run_to_the_end(folder.path(), "out", &[]);
+        std::fs::remove_file(folder.path().join("out").join(damaged)).unwrap();
+        run_to_the_end(folder.path(), "out", &[]);
+        assert_same_tree(&folder.path().join("good"), &folder.path().join("out"), damaged);
+    }
+}
