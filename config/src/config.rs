@@ -188,7 +188,7 @@ pub struct Config {
     pub metadataset: Metadataset,
 
     /// Energon subflavors of the top-level dataset.yaml
-    #[arg(skip)]
+    #[arg(skip = BTreeMap::from([("augmentation".to_owned(), serde_json::Value::Bool(false))]))]
     pub subflavors: BTreeMap<String, serde_json::Value>,
 
     /// Write no index.sqlite (plain loading works without it)

@@ -43,6 +43,7 @@ pub(crate) fn finalize(job: &Job, ledger: &Ledger, packed: Packed) -> Result<Rep
         path: format!("./{WEBDATASET}"),
         train_weight: summary.train_samples,
         val_weight: summary.val_samples,
+        subflavors: job.config.subflavors.clone(),
     };
     write_metadataset(&output.join("dataset.yaml"), &[entry], blend(job))?;
     for name in summary.files.iter().map(|file| format!("{WEBDATASET}/{file}")).chain(top_level()) {

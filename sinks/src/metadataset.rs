@@ -1,6 +1,9 @@
 //! The top-level `dataset.yaml`: an Energon Metadataset over the folders of all nodes.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+
+use serde_json::Value;
 
 use crate::yaml::scalar;
 use crate::{SinkError, write_file};
@@ -26,6 +29,8 @@ pub struct MetadatasetEntry {
     pub train_weight: u64,
     /// The weight in the `val` split; 0 leaves the folder out.
     pub val_weight: u64,
+    /// What Energon attaches to every sample of the folder as `__subflavors__`.
+    pub subflavors: BTreeMap<String, Value>,
 }
 
 /// Writes the Metadataset; the `val` split is there if a folder has one.
@@ -38,19 +43,19 @@ pub fn write_metadataset(path: &Path, entries: &[MetadatasetEntry], blend: Blend
     }
     let class = if blend == Blend::V1 { "Metadataset" } else { "MetadatasetV2" };
     let mut text = format!("__module__: megatron.energon\n__class__: {class}\nsplits:\n");
-    text += &split("train", entries.iter().map(|e| (e.path.as_str(), e.train_weight)), blend);
-    text += &split("val", entries.iter().map(|e| (e.path.as_str(), e.val_weight)), blend);
+    text += &split("train", entries.iter().map(|e| (e, e.train_weight)), blend);
+    text += &split("val", entries.iter().map(|e| (e, e.val_weight)), blend);
     write_file(path, text.as_bytes())
 }
 
-fn split<'a>(name: &str, folders: impl Iterator<Item = (&'a str, u64)>, blend: Blend) -> String {
+fn split<'a>(name: &str, folders: impl Iterator<Item = (&'a MetadatasetEntry, u64)>, blend: Blend) -> String {
     let list = match blend {
         Blend::Epochized => "blend_epochized",
         Blend::Weighted => "blend",
         Blend::V1 => "datasets",
     };
     let mut text = String::new();
-    for (path, weight) in folders.filter(|&(_, weight)| weight > 0) {
+    for (entry, weight) in folders.filter(|&(_, weight)| weight > 0) {
         if text.is_empty() {
             text = format!("  {name}:\n    {list}:\n");
         }
@@ -58,7 +63,12 @@ fn split<'a>(name: &str, folders: impl Iterator<Item = (&'a str, u64)>, blend: B
             Blend::Epochized => "      - repetitions: 1\n".to_owned(),
             Blend::Weighted | Blend::V1 => format!("      - weight: {weight}\n"),
         };
-        text += &format!("        path: {}\n        subflavors: {{augmentation: false}}\n", scalar(path));
+        text += &format!("        path: {}\n", scalar(&entry.path));
+        if !entry.subflavors.is_empty() {
+            // A JSON value is a YAML value in flow style.
+            let pairs = entry.subflavors.iter().map(|(key, value)| format!("{}: {value}", scalar(key)));
+            text += &format!("        subflavors: {{{}}}\n", pairs.collect::<Vec<_>>().join(", "));
+        }
     }
     text
 }
@@ -75,6 +85,7 @@ mod tests {
             path: format!("./node_{n:03}/webdataset"),
             train_weight,
             val_weight,
+            subflavors: BTreeMap::from([("augmentation".to_owned(), Value::Bool(false))]),
         };
         write_metadataset(&path, &[node(0, 5, 0)], Blend::Epochized).unwrap();
         let want = "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n  train:\n    blend_epochized:\n      \

@@ -33,11 +33,20 @@ const BLOCKS: usize = 4;
 /// Shard plans that may wait for a writer.
 const PLANS: usize = 64;
 
+/// Every folder that a run writes to, where a killed process may have left temporary files.
+const FOLDERS: [&str; 6] =
+    ["", "run", "run/measured", "run/shards", "node_000/webdataset", "node_000/webdataset/.nv-meta"];
+
 /// Runs a job from where the ledger says it stopped.
 pub(crate) async fn run(job: Arc<Job>) -> Result<Report, Error> {
     job.job_file()?.claim(&job.output)?;
     let _lock = lock(&job.output)?;
-    packd_sinks::remove_temporaries(&job.output.join("run"))?;
+    for folder in FOLDERS {
+        let folder = job.output.join(folder);
+        if folder.is_dir() {
+            packd_sinks::remove_temporaries(&folder)?;
+        }
+    }
     let (ledger, mut finished) = Ledger::open(&job.output.join("run/ledger.jsonl"))?;
     if let Some(files) = &finished.done
         && let Some(report) = finished_report(&job, files)
