@@ -148,6 +148,7 @@ impl Error {
             Self::Source(SourceError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 exit::NO_INPUT
             }
+            Self::Sink(SinkError::ReservedKey { .. }) => exit::CONFIG,
             Self::Sink(error) if error.is_cannot_create() => exit::CANNOT_CREATE,
             Self::Source(_) | Self::Sink(_) | Self::State { .. } | Self::RecordChanged { .. } => exit::IO,
             Self::OtherJob { .. } | Self::NotAnOutput { .. } => exit::CANNOT_CREATE,

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use packd_config::{Algorithm, Config};
 use packd_contracts::{Counter, CounterOptions};
+use packd_sinks::{RESERVED_KEYS, SinkError};
 use packd_sources::{ImageStore, ImageStoreOptions, Input, expand};
 use packd_stages::bin_pack::Limits;
 use packd_stages::{TokenLength, Validator};
@@ -74,7 +75,14 @@ impl Tools {
         let counter = Arc::new(Counter::new(&counter_options(config)?)?);
         let load_seconds = started.elapsed().as_secs_f64();
         let validator = Arc::new(Validator::new(config, Arc::clone(&counter), Arc::clone(&images)));
-        Ok(Self { inputs: inputs.into(), images, validator, counter, pool: Arc::new(pool(config.threads)?), load_seconds })
+        Ok(Self {
+            inputs: inputs.into(),
+            images,
+            validator,
+            counter,
+            pool: Arc::new(pool(config.threads)?),
+            load_seconds,
+        })
     }
 }
 
@@ -128,6 +136,9 @@ impl Job {
             pad_to_multiple: config.pad_to_multiple,
         };
         limits.validate()?;
+        if let Some(key) = config.passthrough.iter().find(|key| RESERVED_KEYS.contains(&key.as_str())) {
+            return Err(SinkError::ReservedKey { key: key.clone() }.into());
+        }
         let tools = Tools::new(&config)?;
         let progress = Arc::new(Progress::default());
         Progress::add(&progress.input_bytes, tools.inputs.iter().map(|input| input.size).sum());

@@ -39,15 +39,14 @@ pub(crate) async fn write(
     create_folder(&job.output.join(COMMITS))?;
     let at_once = job.tools.pool.current_num_threads();
     let mut writers = JoinSet::new();
-    loop {
+    let result = loop {
         tokio::select! {
             biased;
-            () = cancel.cancelled() => {
-                // Writers look at the token themselves; none is left running.
-                while writers.join_next().await.is_some() {}
-                return Err(Error::Interrupted);
-            }
-            Some(done) = writers.join_next(), if !writers.is_empty() => finish_one(done)?,
+            () = cancel.cancelled() => break Err(Error::Interrupted),
+            Some(done) = writers.join_next(), if !writers.is_empty() => match finish_one(done) {
+                Ok(()) => {}
+                failed => break failed,
+            },
             plan = input.recv(), if writers.len() < at_once => match plan {
                 Some(plan) if is_finished(&job, &finished, &plan) => {
                     Progress::add(&job.counters().packs_written, plan.packs.end - plan.packs.start);
@@ -58,14 +57,19 @@ pub(crate) async fn write(
                     let (job, ledger) = (Arc::clone(&job), Arc::clone(&ledger));
                     writers.spawn_blocking(move || write_shard(&job, &ledger, &plan));
                 }
-                None => break,
+                None => break Ok(()),
             },
         }
+    };
+    if result.is_err() {
+        // Writers look at the token themselves; none is left running when this returns.
+        cancel.cancel();
     }
+    let mut first = result;
     while let Some(done) = writers.join_next().await {
-        finish_one(done)?;
+        first = first.and(finish_one(done));
     }
-    Ok(())
+    first
 }
 
 fn finish_one(done: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {

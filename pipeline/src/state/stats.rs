@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Counts over some records; sums of two parts are the counts of both.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Stats {
     /// Records that were read.
     pub read: u64,
