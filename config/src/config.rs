@@ -200,7 +200,7 @@ pub struct Config {
     pub threads: Option<usize>,
 
     /// Memory for record bytes that are read back while shards are written
-    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(128 << 20), help_heading = "Running")]
+    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(64 << 20), help_heading = "Running")]
     pub read_budget: ByteSize,
 
     /// Check the checksums of finished shards before a run continues, not only their sizes

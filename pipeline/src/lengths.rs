@@ -115,7 +115,7 @@ async fn measure_all(
     let (to_collect, mut from_measure) = channel(4);
     let cancel = CancellationToken::new();
     let mut stages = JoinSet::new();
-    let start = Position { source: 0, offset: 0, line: 1 };
+    let start = Position::START;
     let max_record = usize::try_from(config.max_line_bytes.0).unwrap_or(usize::MAX);
     let inputs = Arc::clone(&tools.inputs);
     stages.spawn(read::read(inputs, start, max_record, to_validate, Arc::clone(progress), cancel.clone()));

@@ -9,8 +9,17 @@ use std::time::{Duration, Instant};
 use common::{assert_same_tree, packd, write_dataset};
 
 /// Many small units and shards, so that a kill falls between and into commits.
-const ARGUMENTS: [&str; 9] =
-    ["run", "data.jsonl", "--seq-len", "2048", "--unit-bytes", "16KB", "--max-samples-per-shard", "7", "--quiet"];
+const ARGUMENTS: [&str; 9] = [
+    "run",
+    "data.jsonl",
+    "--seq-len",
+    "2048",
+    "--unit-bytes",
+    "16KB",
+    "--max-samples-per-shard",
+    "7",
+    "--quiet",
+];
 const KILLS: u32 = 30;
 
 fn run(folder: &Path, output: &str, more: &[&str]) -> std::process::Output {
@@ -40,6 +49,9 @@ fn a_run_killed_at_any_moment_continues_to_the_same_bytes() {
     let started = Instant::now();
     run_to_the_end(folder.path(), "undisturbed", &[]);
     let whole = started.elapsed();
+    let units = std::fs::read_dir(folder.path().join("undisturbed/run/measured")).unwrap();
+    let units = units.filter(|file| file.as_ref().unwrap().path().extension().is_some_and(|kind| kind == "rows")).count();
+    assert!(units >= 3, "{units} units: kills would not fall between them");
     let (mut killed, mut resumed) = (0, 0);
     for attempt in 0..KILLS {
         let output = format!("killed-{attempt}");
@@ -76,12 +88,14 @@ fn an_interrupted_run_says_so_and_continues() {
     let folder = tempfile::tempdir().unwrap();
     write_dataset(folder.path(), 3000);
     run_to_the_end(folder.path(), "undisturbed", &[]);
-    let mut child = packd(folder.path()).args(ARGUMENTS).args(["-o", "out"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        packd(folder.path()).args(ARGUMENTS).args(["-o", "out"]).stderr(Stdio::piped()).spawn().unwrap();
     // Once there is a ledger the handler of signals is in place.
     while !folder.path().join("out/run/ledger.jsonl").exists() && child.try_wait().unwrap().is_none() {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let terminated = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    let terminated =
+        std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     let done = child.wait_with_output().unwrap();
     if terminated.success() && !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
@@ -123,7 +137,9 @@ fn finished_files_that_were_damaged_are_made_again() {
     let folder = tempfile::tempdir().unwrap();
     write_dataset(folder.path(), 300);
     run_to_the_end(folder.path(), "good", &[]);
-    for damaged in ["node_000/webdataset/ps-000001.tar", "lengths.parquet", "node_000/webdataset/.nv-meta/index.sqlite"] {
+    for damaged in
+        ["node_000/webdataset/ps-000001.tar", "lengths.parquet", "node_000/webdataset/.nv-meta/index.sqlite"]
+    {
         run_to_the_end(folder.path(), "out", &[]);
         std::fs::remove_file(folder.path().join("out").join(damaged)).unwrap();
         run_to_the_end(folder.path(), "out", &[]);

@@ -4,7 +4,7 @@
     check.py OUT
 
 1. One epoch gives every packed sample of the tars exactly once, with the texts and images that the tar holds:
-   through the top-level dataset.yaml and through each node's folder, in one process and as 3 ranks x 2 workers.
+   through each node's folder, and through the top-level dataset.yaml in one process and as 3 ranks x 2 workers.
 2. `energon lint` passes.
 3. What packd wrote beside the tars is what `energon prepare` writes for a copy of them: `.tar.idx` byte for byte,
    `.info.json` and `split.yaml` as parsed, schema and rows of `index.sqlite`. (Energon 7; 5 has no such index.)
@@ -46,8 +46,6 @@ from megatron.energon import (
 from PIL import Image
 
 warnings.filterwarnings("ignore", message=".*pin_memory.*")
-
-TOPOLOGIES = [(1, 0), (3, 2)]  # (ranks, workers a rank)
 
 
 class Failure(Exception):
@@ -205,10 +203,10 @@ def check(out):
     crude = config.get("__class__") == "CrudeWebdataset"
     everything = {key: sample for samples in expected.values() for key, sample in samples.items()}
     require(len(everything) == sum(map(len, expected.values())), "a key stands in two nodes")
-    for ranks, workers in TOPOLOGIES:
-        for folder, samples in expected.items():
-            check_epoch(folder, samples, ranks, workers)
-        check_epoch(out / "dataset.yaml", everything, ranks, workers)
+    for folder, samples in expected.items():
+        check_epoch(folder, samples, ranks=1, workers=0)
+    check_epoch(out / "dataset.yaml", everything, ranks=1, workers=0)
+    check_epoch(out / "dataset.yaml", everything, ranks=3, workers=2)
     current = int(release.split(".")[0]) >= 7
     for folder in folders:
         if not crude:  # lint has no cooker

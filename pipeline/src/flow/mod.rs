@@ -109,7 +109,7 @@ fn drop_damaged_units(job: &Job, finished: &mut Finished) {
 
 async fn run_stages(job: &Arc<Job>, ledger: &Arc<Ledger>, finished: Finished) -> Result<Packed, Error> {
     let Finished { units, shards, .. } = finished;
-    let start = units.last().map_or(Position { source: 0, offset: 0, line: 1 }, |unit| unit.next);
+    let start = units.last().map_or(Position::START, |unit| unit.next);
     count_finished(job, &units);
     let seekable = seekable_inputs(job).await?;
     let (to_validate, from_read) = channel(BLOCKS);

@@ -86,7 +86,7 @@ pub(crate) fn bin_pack(
         seekable,
         builder: UnitBuilder::default(),
         pending_bytes: 0,
-        next: Position { source: 0, offset: 0, line: 1 },
+        next: Position::START,
         packed_to: 0,
         next_pack: 0,
         qualities: Vec::new(),
@@ -161,8 +161,7 @@ impl Stage<'_> {
     }
 
     fn commit_unit(&mut self) -> Result<(), Error> {
-        let nothing_new = self.units.last().map_or(self.next.source == 0, |unit| unit.next == self.next);
-        if nothing_new {
+        if self.units.last().map_or(Position::START, |unit| unit.next) == self.next {
             return Ok(());
         }
         let builder = std::mem::take(&mut self.builder);

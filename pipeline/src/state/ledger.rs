@@ -30,6 +30,11 @@ pub(crate) struct Position {
     pub(crate) line: u64,
 }
 
+impl Position {
+    /// The first byte of the first input.
+    pub(crate) const START: Self = Self { source: 0, offset: 0, line: 1 };
+}
+
 /// A unit of input that was measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MeasuredUnit {
