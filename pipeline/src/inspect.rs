@@ -9,7 +9,9 @@ use packd_sources::{ImageHeader, OpenImage};
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::packed_set::{DataSet, Layout, Member, PackedJson, find_tars, members_at, members_of, read_member};
+use crate::packed_set::{
+    DataSet, Layout, Member, PackedJson, find_tars, members_at, members_of, read_member,
+};
 use crate::verify::{Info, media_type, open_sqlite};
 
 /// A data set as a whole.
@@ -123,8 +125,8 @@ pub fn inspect_sample(folder: &Path, key: &str) -> Result<InspectedSample, Error
     let json = json.ok_or_else(|| wrong(format!("{shard}: {key} has no json"), help))?;
     let bytes = read_member(&tar, json.offset, json.size)
         .map_err(|error| wrong(format!("{shard}: the json of {key}: {error}"), help))?;
-    let (packed, problems) =
-        PackedJson::parse(&bytes).map_err(|problem| wrong(format!("{shard}: {key}: {}", problem.detail), help))?;
+    let (packed, problems) = PackedJson::parse(&bytes)
+        .map_err(|problem| wrong(format!("{shard}: {key}: {}", problem.detail), help))?;
     let sub_samples: Vec<InspectedSubSample> = (packed.sub_samples.into_iter().enumerate())
         .map(|(s, sub)| InspectedSubSample {
             images: (0..sub.images).map(|j| image(&tar, &members, format!("img{s}_{j}.jpg"))).collect(),
@@ -154,9 +156,10 @@ fn image(tar: &File, members: &[Member], part: String) -> InspectedImage {
         return image;
     };
     image.bytes = member.size;
-    let header = read_member(tar, member.offset, member.size)
-        .map_err(|error| error.to_string())
-        .and_then(|bytes| ImageHeader::read(&OpenImage::Inline(bytes)).map_err(|verdict| verdict.to_string()));
+    let header =
+        read_member(tar, member.offset, member.size).map_err(|error| error.to_string()).and_then(|bytes| {
+            ImageHeader::read(&OpenImage::Inline(bytes)).map_err(|verdict| verdict.to_string())
+        });
     match header {
         Ok(header) => {
             image.media_type = Some(media_type(header.format));

@@ -34,7 +34,8 @@ pub use error::{Error, exit};
 pub use explain::{Explanation, RecordChoice, explain};
 pub use index::{IndexOptions, index};
 pub use inspect::{
-    InspectedImage, InspectedSample, InspectedSet, InspectedShard, InspectedSubSample, inspect_sample, inspect_set,
+    InspectedImage, InspectedSample, InspectedSet, InspectedShard, InspectedSubSample, inspect_sample,
+    inspect_set,
 };
 pub use job::Job;
 pub use lengths::{LengthsReport, SeqLenChoice, lengths};

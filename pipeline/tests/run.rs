@@ -48,12 +48,17 @@ fn every_record_ends_in_a_pack_or_in_the_rejects() {
     assert_eq!(rejects.len(), 5);
     assert!(rejects.iter().all(|reject| reject["reason"] == "image-missing" && reject["line"].as_u64().unwrap() % 100 == 10));
     for json in &jsons {
-        let lengths: Vec<u64> = json["lengths"].as_array().unwrap().iter().map(|l| l.as_u64().unwrap()).collect();
-        let ends: Vec<u64> = json["cu_lengths"].as_array().unwrap().iter().map(|l| l.as_u64().unwrap()).collect();
+        let lengths: Vec<u64> =
+            json["lengths"].as_array().unwrap().iter().map(|l| l.as_u64().unwrap()).collect();
+        let ends: Vec<u64> =
+            json["cu_lengths"].as_array().unwrap().iter().map(|l| l.as_u64().unwrap()).collect();
         assert!(lengths.iter().sum::<u64>() <= 2048);
         assert_eq!(ends.windows(2).map(|pair| pair[1] - pair[0]).collect::<Vec<_>>(), lengths);
     }
-    assert!(said.contains("packed") && said.contains("image-missing") && said.contains("packd verify out"), "{said}");
+    assert!(
+        said.contains("packed") && said.contains("image-missing") && said.contains("packd verify out"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -61,7 +66,8 @@ fn every_form_of_an_input_gives_the_same_packs() {
     let folder = tempfile::tempdir().unwrap();
     write_dataset(folder.path(), 300);
     let text = std::fs::read_to_string(folder.path().join("data.jsonl")).unwrap();
-    let records: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let records: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let form = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
     form("crlf-and-mark", format!("\u{feff}{}", text.replace('\n', "\r\n\r\n")).as_bytes());
     form("no-last-newline", text.trim_end().as_bytes());
@@ -70,7 +76,10 @@ fn every_form_of_an_input_gives_the_same_packs() {
     let pretty: Vec<_> = records.iter().map(|record| serde_json::to_string_pretty(record).unwrap()).collect();
     form("objects", pretty.join("\n").as_bytes());
     form("zst", &zstd::encode_all(text.as_bytes(), 3).unwrap());
-    form("array.zst", &zstd::encode_all(serde_json::to_string_pretty(&records).unwrap().as_bytes(), 3).unwrap());
+    form(
+        "array.zst",
+        &zstd::encode_all(serde_json::to_string_pretty(&records).unwrap().as_bytes(), 3).unwrap(),
+    );
     for tool in ["gzip", "xz", "bzip2"] {
         let mut child = std::process::Command::new(tool)
             .arg("-c")
@@ -98,7 +107,18 @@ fn every_form_of_an_input_gives_the_same_packs() {
         };
         jsons.iter().map(strip).collect()
     };
-    for name in ["crlf-and-mark", "no-last-newline", "array.jsonl", "pretty", "objects", "zst", "array.zst", "gzip", "xz", "bzip2"] {
+    for name in [
+        "crlf-and-mark",
+        "no-last-newline",
+        "array.jsonl",
+        "pretty",
+        "objects",
+        "zst",
+        "array.zst",
+        "gzip",
+        "xz",
+        "bzip2",
+    ] {
         let output = format!("out-{name}");
         let (status, said) =
             run(folder.path(), &["run", name, "-o", &output, "--seq-len", "2048", "--unit-bytes", "20KB"]);
@@ -120,8 +140,13 @@ fn several_inputs_and_globs_are_one_set() {
     let (status, said) = run(folder.path(), &["run", "part-*.jsonl", "-o", "out", "--seq-len", "4096"]);
     assert_eq!(status, 0, "{said}");
     let (_, whole) = run(folder.path(), &["run", "data.jsonl", "-o", "whole", "--seq-len", "4096"]);
-    assert_eq!(ids(&packed(&folder.path().join("out")).0), ids(&packed(&folder.path().join("whole")).0), "{whole}");
-    let (status, said) = run(folder.path(), &["run", "part-a.jsonl", "part-*.jsonl", "-o", "twice", "--seq-len", "4096"]);
+    assert_eq!(
+        ids(&packed(&folder.path().join("out")).0),
+        ids(&packed(&folder.path().join("whole")).0),
+        "{whole}"
+    );
+    let (status, said) =
+        run(folder.path(), &["run", "part-a.jsonl", "part-*.jsonl", "-o", "twice", "--seq-len", "4096"]);
     assert_eq!(status, 78, "{said}");
     assert!(said.contains("named twice"), "{said}");
     let (status, said) = run(folder.path(), &["run", "absent.jsonl", "-o", "none", "--seq-len", "4096"]);
@@ -151,7 +176,8 @@ fn too_many_rejects_end_with_65_after_everything_valid_was_written() {
     let (status, said) = run(folder.path(), &["run", "data.jsonl", "-o", "out", "--seq-len", "2048"]);
     assert_eq!(status, 65, "{said}");
     assert_eq!(ids(&packed(&folder.path().join("out")).0).len(), 990);
-    let (status, said) = run(folder.path(), &["run", "data.jsonl", "-o", "fast", "--seq-len", "2048", "--fail-fast"]);
+    let (status, said) =
+        run(folder.path(), &["run", "data.jsonl", "-o", "fast", "--seq-len", "2048", "--fail-fast"]);
     assert_eq!(status, 65, "{said}");
     assert!(said.contains("data.jsonl:10: image-missing"), "{said}");
 }
@@ -160,19 +186,29 @@ fn too_many_rejects_end_with_65_after_everything_valid_was_written() {
 fn duplicate_ids_are_rejected_when_asked() {
     let folder = tempfile::tempdir().unwrap();
     let record = |id: &str, text: &str| {
-        format!("{{\"id\": \"{id}\", \"messages\": [{{\"role\": \"user\", \"content\": \"{text}\"}}, {{\"role\": \"assistant\", \"content\": \"a\"}}]}}\n")
+        format!(
+            "{{\"id\": \"{id}\", \"messages\": [{{\"role\": \"user\", \"content\": \"{text}\"}}, {{\"role\": \"assistant\", \"content\": \"a\"}}]}}\n"
+        )
     };
-    let text = [record("a", "first"), record("b", "second"), record("a", "third"), "broken\n".into(), record("a", "last")];
+    let text = [
+        record("a", "first"),
+        record("b", "second"),
+        record("a", "third"),
+        "broken\n".into(),
+        record("a", "last"),
+    ];
     std::fs::write(folder.path().join("data.jsonl"), text.concat()).unwrap();
     let arguments = ["run", "data.jsonl", "--seq-len", "64"];
     let (status, said) = run(folder.path(), &[&arguments[..], &["-o", "keep"]].concat());
     assert_eq!(status, 0, "{said}");
     assert_eq!(ids(&packed(&folder.path().join("keep")).0), ["a", "a", "a", "b"]);
-    let (status, said) = run(folder.path(), &[&arguments[..], &["-o", "reject", "--duplicate-id", "reject"]].concat());
+    let (status, said) =
+        run(folder.path(), &[&arguments[..], &["-o", "reject", "--duplicate-id", "reject"]].concat());
     assert_eq!(status, 0, "{said}");
     let (jsons, rejects) = packed(&folder.path().join("reject"));
     assert_eq!(ids(&jsons), ["a", "b"]);
-    let lines: Vec<_> = rejects.iter().map(|r| (r["line"].as_u64().unwrap(), r["reason"].as_str().unwrap())).collect();
+    let lines: Vec<_> =
+        rejects.iter().map(|r| (r["line"].as_u64().unwrap(), r["reason"].as_str().unwrap())).collect();
     assert_eq!(lines, [(3, "duplicate-id"), (4, "json-syntax"), (5, "duplicate-id")]);
     assert!(rejects[0]["detail"].as_str().unwrap().contains("data.jsonl:1"));
 }
@@ -186,7 +222,8 @@ fn previous_measurements_are_reused_and_change_nothing() {
     let mut text = std::fs::read_to_string(folder.path().join("data.jsonl")).unwrap();
     text.push_str("{\"id\": \"new\", \"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}]}\n");
     std::fs::write(folder.path().join("data.jsonl"), text).unwrap();
-    let (status, said) = run(folder.path(), &[&arguments[..], &["-o", "second", "--previous", "first"]].concat());
+    let (status, said) =
+        run(folder.path(), &[&arguments[..], &["-o", "second", "--previous", "first"]].concat());
     assert_eq!(status, 0, "{said}");
     run(folder.path(), &[&arguments[..], &["-o", "fresh"]].concat());
     common::assert_same_tree(&folder.path().join("fresh"), &folder.path().join("second"), "--previous");
@@ -200,7 +237,9 @@ fn truncated_turns_keep_whole_rounds() {
     let folder = tempfile::tempdir().unwrap();
     let round = |n: usize| {
         let words = "word ".repeat(n);
-        format!("{{\"role\": \"user\", \"content\": \"q\"}}, {{\"role\": \"assistant\", \"content\": \"{words}\"}}")
+        format!(
+            "{{\"role\": \"user\", \"content\": \"q\"}}, {{\"role\": \"assistant\", \"content\": \"{words}\"}}"
+        )
     };
     let record = |id: &str, rounds: &[usize]| {
         let turns: Vec<String> = rounds.iter().map(|n| round(*n)).collect();
@@ -213,7 +252,11 @@ fn truncated_turns_keep_whole_rounds() {
     assert_eq!(status, 0, "{said}");
     let (jsons, rejects) = packed(&folder.path().join("out"));
     assert_eq!(ids(&jsons), ["cut", "fits"]);
-    let rounds: usize = jsons.iter().flat_map(|json| json["prompts"].as_array().unwrap()).map(|p| p.as_array().unwrap().len()).sum();
+    let rounds: usize = jsons
+        .iter()
+        .flat_map(|json| json["prompts"].as_array().unwrap())
+        .map(|p| p.as_array().unwrap().len())
+        .sum();
     assert_eq!(rounds, 3);
     assert_eq!(rejects[0]["reason"], "over-length");
     let (status, said) =

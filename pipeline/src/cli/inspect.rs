@@ -50,8 +50,16 @@ fn print_set(set: &InspectedSet) {
 }
 
 fn print_sample(sample: &InspectedSample) {
-    let tokens = |length: Option<u64>| length.map_or_else(|| "? tokens".to_owned(), |n| format!("{} tokens", thousands(n)));
-    println!("{} in {}: {} sub-samples, {}", sample.key, sample.shard, sample.sub_samples.len(), tokens(sample.length));
+    let tokens = |length: Option<u64>| {
+        length.map_or_else(|| "? tokens".to_owned(), |n| format!("{} tokens", thousands(n)))
+    };
+    println!(
+        "{} in {}: {} sub-samples, {}",
+        sample.key,
+        sample.shard,
+        sample.sub_samples.len(),
+        tokens(sample.length)
+    );
     if let Some(cu_lengths) = &sample.cu_lengths {
         let numbers: Vec<String> = cu_lengths.iter().map(u64::to_string).collect();
         println!("cu_lengths  {}", numbers.join(" "));
@@ -73,7 +81,8 @@ fn print_sample(sample: &InspectedSample) {
             println!("    system     {}", shorten(system));
         }
         for turn in 0..sub.prompts.len().max(sub.captions.len()) {
-            let text = |turns: &[String]| turns.get(turn).map_or_else(|| "(none)".to_owned(), |text| shorten(text));
+            let text =
+                |turns: &[String]| turns.get(turn).map_or_else(|| "(none)".to_owned(), |text| shorten(text));
             println!("    user       {}", text(&sub.prompts));
             println!("    assistant  {}", text(&sub.captions));
         }
@@ -83,13 +92,21 @@ fn print_sample(sample: &InspectedSample) {
 fn describe(image: &InspectedImage) -> String {
     let size = image.size.map_or_else(String::new, |(width, height)| format!(", {width}x{height} px"));
     let problem = image.problem.as_ref().map_or_else(String::new, |problem| format!(", {problem}"));
-    format!("{}: {}{size}, {}{problem}", image.part, image.media_type.unwrap_or("unknown type"), bytes(image.bytes))
+    format!(
+        "{}: {}{size}, {}{problem}",
+        image.part,
+        image.media_type.unwrap_or("unknown type"),
+        bytes(image.bytes)
+    )
 }
 
 /// A turn on one line; control characters of the data never reach the terminal.
 fn shorten(text: &str) -> String {
     let shown: String = text.chars().take(SHOWN).collect();
     let more = text.chars().count().saturating_sub(SHOWN);
-    let shown: String = shown.chars().flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] }).collect();
+    let shown: String = shown
+        .chars()
+        .flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] })
+        .collect();
     if more > 0 { format!("{shown}… ({more} more characters)") } else { shown }
 }

@@ -109,7 +109,11 @@ fn print(report: &VerifyReport, global: &Global) {
     } else {
         let kinds: Vec<String> =
             report.fault_counts.iter().map(|(kind, count)| format!("{} {kind}", thousands(*count))).collect();
-        println!("{}: {}", colored("1;31", &format!("{} faults", thousands(report.fault_count))), kinds.join(", "));
+        println!(
+            "{}: {}",
+            colored("1;31", &format!("{} faults", thousands(report.fault_count))),
+            kinds.join(", ")
+        );
     }
 }
 

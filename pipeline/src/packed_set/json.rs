@@ -123,7 +123,8 @@ impl PackedJson {
             expected.push(expected.last().copied().unwrap_or(0).saturating_add(length));
         }
         if *found != expected {
-            let detail = format!("cu_lengths is {}, the lengths add up to {}", short(found), short(&expected));
+            let detail =
+                format!("cu_lengths is {}, the lengths add up to {}", short(found), short(&expected));
             problems.push(Problem::new(FaultKind::CuLengths, detail));
         }
     }
@@ -181,7 +182,8 @@ impl Raw {
             })
             .collect();
         fill(&mut subs, self.patch_positions, |sub, names| {
-            sub.positions = names.iter().map(|name| name.as_ref().is_some_and(|name| !name.is_empty())).collect();
+            sub.positions =
+                names.iter().map(|name| name.as_ref().is_some_and(|name| !name.is_empty())).collect();
         });
         fill(&mut subs, self.fps, |sub, fps| sub.has_fps = is_rate(&fps));
         fill(&mut subs, self.ids, |sub, id| sub.id = id);
@@ -227,10 +229,16 @@ mod tests {
         };
         assert_eq!(problem("{").kind, FaultKind::Json);
         assert!(problem(r#"{"images": [], "prompts": []}"#).detail.contains("missing field `captions`"));
-        assert!(problem(r#"{"images": [], "prompts": [], "captions": []}"#).detail.contains("no sub-samples"));
-        let one = |rest: &str| format!(r#"{{"images": [[]], "prompts": [["a"]], "captions": [["b"]]{rest}}}"#);
+        assert!(
+            problem(r#"{"images": [], "prompts": [], "captions": []}"#).detail.contains("no sub-samples")
+        );
+        let one =
+            |rest: &str| format!(r#"{{"images": [[]], "prompts": [["a"]], "captions": [["b"]]{rest}}}"#);
         assert!(problem(&one(r#", "lengths": [1, 2]"#)).detail.contains("`lengths` of 2"));
         assert_eq!(problem(&one(r#", "lengths": [3], "cu_lengths": [0, 4]"#)).kind, FaultKind::CuLengths);
-        assert_eq!(problem(r#"{"images": [[]], "prompts": [["a", "b"]], "captions": ["c"]}"#).kind, FaultKind::Rounds);
+        assert_eq!(
+            problem(r#"{"images": [[]], "prompts": [["a", "b"]], "captions": ["c"]}"#).kind,
+            FaultKind::Rounds
+        );
     }
 }

@@ -40,9 +40,13 @@ impl Layout {
             help,
         };
         if !folder.is_dir() {
-            return Err(wrong("there is no such folder", "name the output folder of a run, or a folder of tars"));
+            return Err(wrong(
+                "there is no such folder",
+                "name the output folder of a run, or a folder of tars",
+            ));
         }
-        let nodes = nodes(folder).map_err(|error| wrong(&error.to_string(), "name a folder that can be read"))?;
+        let nodes =
+            nodes(folder).map_err(|error| wrong(&error.to_string(), "name a folder that can be read"))?;
         let has_run = folder.join(JobFile::NAME).exists();
         if !nodes.is_empty() || has_run || folder.join(Checksums::FILE_NAME).exists() {
             let run_of = has_run.then(|| folder.to_owned());

@@ -29,7 +29,11 @@ pub(crate) fn members_at(tar: &Path, offset: u64, key: &str) -> io::Result<Vec<M
     for entry in Archive::new(file).entries_with_seek()? {
         let entry = entry?;
         let Some(part) = part_of(&entry.path_bytes(), key) else { break };
-        members.push(Member { part, offset: offset.saturating_add(entry.raw_file_position()), size: entry.size() });
+        members.push(Member {
+            part,
+            offset: offset.saturating_add(entry.raw_file_position()),
+            size: entry.size(),
+        });
     }
     Ok(members)
 }

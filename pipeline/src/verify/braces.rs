@@ -68,7 +68,8 @@ fn split_commas(text: &str) -> Vec<&str> {
 /// `a..b` as numbers with the width of the wider one; the inner `None` for too many.
 fn range(text: &str) -> Option<Option<Vec<String>>> {
     let (from, to) = text.split_once("..")?;
-    let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
+    let number =
+        |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
     let (first, last) = (number(from)?, number(to)?);
     let padded = [from, to].iter().any(|text| text.len() > 1 && text.starts_with('0'));
     let width = if padded { from.len().max(to.len()) } else { 0 };
@@ -76,7 +77,11 @@ fn range(text: &str) -> Option<Option<Vec<String>>> {
         return Some(None);
     }
     let name = |number: u64| format!("{number:0width$}");
-    let names = if first <= last { (first..=last).map(name).collect() } else { (last..=first).rev().map(name).collect() };
+    let names = if first <= last {
+        (first..=last).map(name).collect()
+    } else {
+        (last..=first).rev().map(name).collect()
+    };
     Some(Some(names))
 }
 

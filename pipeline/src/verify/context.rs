@@ -86,7 +86,8 @@ impl<'a> Context<'a> {
             None
         } else if path.exists() {
             let read = Checksums::read(&path);
-            read.map_err(|error| faults.add(FaultKind::FileChanged, Checksums::FILE_NAME, error.to_string())).ok()
+            read.map_err(|error| faults.add(FaultKind::FileChanged, Checksums::FILE_NAME, error.to_string()))
+                .ok()
         } else if layout.run_of.is_some() {
             faults.add(
                 FaultKind::Unfinished,
@@ -149,12 +150,18 @@ impl<'a> Context<'a> {
         let found = FoundPack { shard, offset, digest, listed: false };
         let mut packs = self.packs();
         let Some(other) = packs.by_key.insert(xxh3_128(key.as_bytes()), found) else { return };
+        // Which of the two the tables mean cannot be told.
+        if let Some(found) = packs.by_key.get_mut(&xxh3_128(key.as_bytes())) {
+            found.digest = None;
+        }
         let other = packs.shards[other.shard as usize].clone();
         drop(packs);
         // Which of the two is found first depends on the threads: the message must not.
         let other = other.strip_prefix(&self.layout.folder).unwrap_or(&other).display().to_string();
-        let (first, second) = if other.as_str() <= file { (other.as_str(), file) } else { (file, other.as_str()) };
-        let detail = format!("the key stands in {first} as well: Energon needs keys that are unique over all shards");
+        let (first, second) =
+            if other.as_str() <= file { (other.as_str(), file) } else { (file, other.as_str()) };
+        let detail =
+            format!("the key stands in {first} as well: Energon needs keys that are unique over all shards");
         self.faults.add_for_key(FaultKind::DuplicateKey, second, key, detail);
     }
 }

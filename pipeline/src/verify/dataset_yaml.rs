@@ -22,7 +22,9 @@ pub(super) fn check(context: &Context<'_>, set: &DataSet) {
     };
     let Some(sample_type) = content.get("sample_type") else {
         // `CrudeWebdataset` and its kin name their own class; they load without a sample loader.
-        if !(content.get("__module__").is_some_and(Value::is_string) && content.get("__class__").is_some_and(Value::is_string)) {
+        if !(content.get("__module__").is_some_and(Value::is_string)
+            && content.get("__class__").is_some_and(Value::is_string))
+        {
             fault("it names neither a `sample_type` nor a `__module__` and `__class__`".into());
         }
         return;
@@ -36,7 +38,9 @@ pub(super) fn check(context: &Context<'_>, set: &DataSet) {
         (Some(Value::String(reference)), None) => {
             check_reference(context, set, &file, "sample_loader", reference, Some(class));
             match content.get("part_filter") {
-                Some(Value::String(filter)) => check_reference(context, set, &file, "part_filter", filter, None),
+                Some(Value::String(filter)) => {
+                    check_reference(context, set, &file, "part_filter", filter, None)
+                }
                 Some(Value::Array(_)) => {}
                 _ => fault("`sample_loader` needs a `part_filter`".into()),
             }

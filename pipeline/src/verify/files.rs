@@ -9,11 +9,19 @@ use rayon::prelude::*;
 use super::context::Context;
 use super::fault::FaultKind;
 
+/// What every output has besides its shards.
+const TOP_LEVEL: [&str; 4] = ["bins.parquet", "dataset.yaml", "lengths.parquet", "rejects.jsonl"];
+
 /// Names what no other check has named yet, so it comes last.
 pub(super) fn check(context: &Context<'_>) {
     let Some(checksums) = &context.checksums else { return };
     let files: Vec<_> = checksums.iter().collect();
     let read: HashSet<PathBuf> = context.packs().shards.iter().cloned().collect();
+    let shards = read.iter().filter_map(|path| path.strip_prefix(&context.layout.folder).ok()?.to_str());
+    for file in shards.chain(TOP_LEVEL).filter(|file| checksums.get(file).is_none()) {
+        let detail = format!("it does not list {file}");
+        context.faults.add(FaultKind::FileChanged, Checksums::FILE_NAME, detail);
+    }
     files.par_iter().for_each(|(file, written)| {
         if context.faults.has(file) {
             return;
@@ -30,7 +38,11 @@ pub(super) fn check(context: &Context<'_>) {
         match hash_file(&path) {
             Ok(found) if found == *written => {}
             Ok(_) => {
-                context.faults.add(FaultKind::FileChanged, file, "its checksum is not the one that was written");
+                context.faults.add(
+                    FaultKind::FileChanged,
+                    file,
+                    "its checksum is not the one that was written",
+                );
             }
             Err(error) => context.faults.add(FaultKind::FileChanged, file, error.to_string()),
         }

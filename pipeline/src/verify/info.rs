@@ -29,7 +29,11 @@ struct Content {
 impl Info {
     /// The counts of one of the files, or why Energon cannot read it; `None` if it is not there.
     pub(crate) fn read(set: &DataSet, name: &str) -> Option<Result<BTreeMap<String, u64>, String>> {
-        let text = std::fs::read_to_string(set.path.join(METADATA_FOLDER).join(name)).ok()?;
+        let text = match std::fs::read_to_string(set.path.join(METADATA_FOLDER).join(name)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+            Err(error) => return Some(Err(error.to_string())),
+        };
         let content: Result<Content, String> = if name.ends_with("json") {
             serde_json::from_str(&text).map_err(|error| error.to_string())
         } else {

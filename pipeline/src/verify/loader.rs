@@ -40,7 +40,10 @@ pub(super) fn check(context: &Context<'_>, file: &str, text: &str, function: &st
                 let unknown: Vec<&str> =
                     fields.iter().copied().filter(|field| !FIELDS.contains(field)).collect();
                 if !unknown.is_empty() {
-                    let detail = format!("{function} returns {}, unknown to {CLASS}: every sample is lost", unknown.join(", "));
+                    let detail = format!(
+                        "{function} returns {}, unknown to {CLASS}: every sample is lost",
+                        unknown.join(", ")
+                    );
                     return fault(detail);
                 }
                 let missing: Vec<&str> =
@@ -74,7 +77,8 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
         match byte {
             b'#' => at = text[at..].find('\n').map_or(bytes.len(), |end| at + end),
             b'"' | b'\'' => {
-                let quote = if text[at..].starts_with("\"\"\"") || text[at..].starts_with("'''") { 3 } else { 1 };
+                let quote =
+                    if text[at..].starts_with("\"\"\"") || text[at..].starts_with("'''") { 3 } else { 1 };
                 let mark = &text[at..at + quote];
                 let start = at + quote;
                 let mut end = start;
@@ -107,9 +111,9 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
 
 /// What follows `def function` up to the next word at the start of a line.
 fn function_body<'t, 'a>(tokens: &'t [Token<'a>], function: &str) -> Option<&'t [Token<'a>]> {
-    let start = tokens.windows(2).position(|pair| {
-        matches!(pair, [Token::Word("def", _), Token::Word(name, _)] if *name == function)
-    })? + 2;
+    let start = tokens.windows(2).position(
+        |pair| matches!(pair, [Token::Word("def", _), Token::Word(name, _)] if *name == function),
+    )? + 2;
     let length = tokens[start..].iter().position(|token| matches!(token, Token::Word(_, true)));
     Some(&tokens[start..length.map_or(tokens.len(), |length| start + length)])
 }
@@ -137,7 +141,11 @@ fn is_dict(tokens: &[Token<'_>]) -> bool {
 fn variable_fields<'a>(body: &[Token<'a>], variable: &str) -> Option<Vec<&'a str>> {
     let mut fields = Vec::new();
     let mut made = false;
-    for (at, _) in body.iter().enumerate().filter(|(_, token)| matches!(token, Token::Word(name, _) if *name == variable)) {
+    for (at, _) in body
+        .iter()
+        .enumerate()
+        .filter(|(_, token)| matches!(token, Token::Word(name, _) if *name == variable))
+    {
         match &body[at + 1..] {
             [Token::Sign('='), rest @ ..] if is_dict(rest) => {
                 made = true;
@@ -207,7 +215,10 @@ mod tests {
                     out = dict(images=f(x=[1, {'y': 2}]), prompts=r\"a\",)\n    out['captions'] = raw[f'{k}']\n    \
                     if out['z'] == 1: pass\n    return out\n\ndef other():\n    return {'no': 1}\n";
         assert_eq!(fields(text).unwrap(), ["images", "prompts", "captions"]);
-        assert_eq!(fields("def sample_loader(r):\n  return {'a': {'b': 1}, \"c\": [d for d in e]}").unwrap(), ["a", "c"]);
+        assert_eq!(
+            fields("def sample_loader(r):\n  return {'a': {'b': 1}, \"c\": [d for d in e]}").unwrap(),
+            ["a", "c"]
+        );
         assert_eq!(fields("def sample_loader(r):\n  return {**r, 'a': 1}"), None);
         assert_eq!(fields("def sample_loader(r):\n  return make(r)"), None);
         assert_eq!(fields("def sample_loader(r):\n  return {'a': '\\"), None);

@@ -16,14 +16,18 @@ pub(super) fn check(context: &Context<'_>) {
     if context.checksums.is_none() {
         return;
     }
-    let Ok(report) = Report::read(&context.layout.folder) else {
-        return context.warn(format!("without {} records read and packed are not compared", Report::NAME));
+    let report = match Report::read(&context.layout.folder) {
+        Ok(report) => report,
+        Err(error) => return context.warn(format!("records read and packed are not compared: {error}")),
     };
     let records = &report.records;
     let fault = |file: &str, detail: String| context.faults.add(FaultKind::Records, file, detail);
     let rejected = records.rejected_total();
     if records.read != records.accepted + rejected {
-        let detail = format!("{} records were read, {} accepted and {rejected} rejected", records.read, records.accepted);
+        let detail = format!(
+            "{} records were read, {} accepted and {rejected} rejected",
+            records.read, records.accepted
+        );
         fault(Report::NAME, detail);
     }
     if context.is_intact(REJECTS) {
@@ -48,7 +52,8 @@ fn count_rejects(path: &Path) -> Result<u64, String> {
     for line in BufReader::new(file).lines() {
         lines += 1;
         let line = line.map_err(|error| format!("line {lines} cannot be read: {error}"))?;
-        serde_json::from_str::<Reject>(&line).map_err(|error| format!("line {lines} is no reject: {error}"))?;
+        serde_json::from_str::<Reject>(&line)
+            .map_err(|error| format!("line {lines} is no reject: {error}"))?;
     }
     Ok(lines)
 }

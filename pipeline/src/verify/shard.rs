@@ -40,7 +40,11 @@ pub(super) fn check(context: &Context<'_>, shard: &Shard<'_>, infos: &[Info], da
             context.packs().unread.insert(base_name(shard.name).to_owned());
             let path = format!("{}: ", shard.path.display());
             let detail = error.to_string();
-            context.faults.add(FaultKind::TarDamaged, &shard.file, detail.strip_prefix(&path).unwrap_or(&detail));
+            context.faults.add(
+                FaultKind::TarDamaged,
+                &shard.file,
+                detail.strip_prefix(&path).unwrap_or(&detail),
+            );
             return;
         }
     };
@@ -59,12 +63,17 @@ pub(super) fn check(context: &Context<'_>, shard: &Shard<'_>, infos: &[Info], da
             database.check_shard(context, shard.name, id, &index);
         }
     }
-    let written = if identity == Identity::Changed { written_samples(context, shard) } else { HashMap::new() };
+    let written =
+        if identity == Identity::Changed { written_samples(context, shard) } else { HashMap::new() };
     index.samples.par_iter().for_each(|found| {
         sample::check(context, shard, &tar, found, written.get(&found.key).copied());
     });
     if identity == Identity::Changed && !context.faults.has(&shard.file) {
-        context.faults.add(FaultKind::FileChanged, &shard.file, "its checksum is not the one that was written");
+        context.faults.add(
+            FaultKind::FileChanged,
+            &shard.file,
+            "its checksum is not the one that was written",
+        );
     }
 }
 
@@ -108,7 +117,8 @@ fn check_infos(context: &Context<'_>, shard: &Shard<'_>, index: &ShardIndex, inf
     let samples = index.samples.len() as u64;
     for info in infos {
         if let Some(&count) = info.counts.get(shard.name).filter(|&&count| count != samples) {
-            let detail = format!("it says that {} holds {count} packed samples; it holds {samples}", shard.name);
+            let detail =
+                format!("it says that {} holds {count} packed samples; it holds {samples}", shard.name);
             context.faults.add(FaultKind::Info, &info.file, detail);
         }
     }

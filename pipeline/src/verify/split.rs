@@ -59,7 +59,9 @@ pub(super) fn check(context: &Context<'_>, set: &DataSet, shards: &[String]) {
             None if excluded.contains(shard) => {}
             None => fault(format!("the shard {shard} is in no split")),
             Some([_]) => {}
-            Some(splits) => fault(format!("the shard {shard} is listed {} times: {}", splits.len(), splits.join(", "))),
+            Some(splits) => {
+                fault(format!("the shard {shard} is listed {} times: {}", splits.len(), splits.join(", ")))
+            }
         }
     }
     let unknown: BTreeSet<&String> = uses.keys().collect();

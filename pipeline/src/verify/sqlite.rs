@@ -69,7 +69,8 @@ impl Database {
         if !path.exists() {
             let is_promised = context.checksums.as_ref().is_some_and(|list| list.get(&file).is_some());
             if !is_promised {
-                context.warn(format!("there is no {file}: plain loading works without, random access does not"));
+                context
+                    .warn(format!("there is no {file}: plain loading works without, random access does not"));
             }
             return None;
         }
@@ -109,7 +110,9 @@ impl Database {
             let key = usize::try_from(sample).ok().and_then(|sample| index.samples.get(sample));
             let detail = format!("{name}: {detail}");
             match key {
-                Some(sample) => context.faults.add_for_key(FaultKind::Sqlite, &self.file, &sample.key, detail),
+                Some(sample) => {
+                    context.faults.add_for_key(FaultKind::Sqlite, &self.file, &sample.key, detail)
+                }
                 None => context.faults.add(FaultKind::Sqlite, &self.file, detail),
             }
         }
@@ -127,7 +130,9 @@ impl Database {
         });
         match strays {
             Ok(0) => {}
-            Ok(rows) => context.faults.add(FaultKind::Sqlite, &self.file, format!("{rows} rows are of no shard")),
+            Ok(rows) => {
+                context.faults.add(FaultKind::Sqlite, &self.file, format!("{rows} rows are of no shard"))
+            }
             Err(error) => {
                 context.faults.add(FaultKind::Sqlite, &self.file, format!("it cannot be read: {error}"));
             }
@@ -145,7 +150,8 @@ pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
             _ => uri += &format!("%{byte:02x}"),
         }
     }
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(uri + "?immutable=1", flags)?;
     connection.execute_batch("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;")?;
     Ok(connection)
@@ -163,8 +169,8 @@ fn schema_fault(path: &Path) -> rusqlite::Result<Result<i64, String>> {
             return Ok(Err(format!("{name} is not as Energon creates it: {}", words(found).join(" "))));
         }
     }
-    let shards =
-        connection.query_row("SELECT max(tar_file_id) FROM samples", [], |row| Ok(int(row, 0).unwrap_or(-1)))?;
+    let shards = connection
+        .query_row("SELECT max(tar_file_id) FROM samples", [], |row| Ok(int(row, 0).unwrap_or(-1)))?;
     Ok(Ok(shards.saturating_add(1)))
 }
 
@@ -234,17 +240,22 @@ fn compare(
     let first = differences.len();
     for expected in expected {
         while let Some(found) = row.take_if(|row| row.place < expected.place) {
-            differences.push((found.place.0, format!("{table} has a row that the tar does not: {}", describe(&found))));
+            differences.push((
+                found.place.0,
+                format!("{table} has a row that the tar does not: {}", describe(&found)),
+            ));
             row = rows.next().transpose()?;
             if differences.len() - first >= NAMED {
                 return Ok(());
             }
         }
         match row.take_if(|row| row.place == expected.place) {
-            None => differences.push((expected.place.0, format!("{table} has no row for {}", describe(&expected)))),
+            None => differences
+                .push((expected.place.0, format!("{table} has no row for {}", describe(&expected)))),
             Some(found) => {
                 if found != expected {
-                    let detail = format!("{table} says {}, the tar {}", describe(&found), describe(&expected));
+                    let detail =
+                        format!("{table} says {}, the tar {}", describe(&found), describe(&expected));
                     differences.push((expected.place.0, detail));
                 }
                 row = rows.next().transpose()?;
@@ -255,13 +266,15 @@ fn compare(
         }
     }
     if let Some(found) = row {
-        differences.push((found.place.0, format!("{table} has a row that the tar does not: {}", describe(&found))));
+        differences
+            .push((found.place.0, format!("{table} has a row that the tar does not: {}", describe(&found))));
     }
     Ok(())
 }
 
 fn describe(line: &Line) -> String {
-    let number = |number: Option<i64>| number.map_or_else(|| "nothing".to_owned(), |number| number.to_string());
+    let number =
+        |number: Option<i64>| number.map_or_else(|| "nothing".to_owned(), |number| number.to_string());
     let name = line.key.as_deref().unwrap_or(&line.place.1);
     format!("{} {name} at {} with {} bytes", line.place.0, number(line.offset), number(line.size))
 }

@@ -70,7 +70,9 @@ pub(super) fn bins(path: &Path) -> Result<impl Iterator<Item = Result<BinsRow, P
 }
 
 /// The rows of `lengths.parquet`, in order.
-pub(super) fn lengths(path: &Path) -> Result<impl Iterator<Item = Result<TableRow, ParquetError>>, ParquetError> {
+pub(super) fn lengths(
+    path: &Path,
+) -> Result<impl Iterator<Item = Result<TableRow, ParquetError>>, ParquetError> {
     Ok(rows(path)?.map(|row| {
         let row = row?;
         Ok(TableRow {

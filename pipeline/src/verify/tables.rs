@@ -47,7 +47,8 @@ pub(super) fn check(context: &Context<'_>) {
     let mut in_lengths = Sum::default();
     let summed = lengths(&context.layout.folder.join(LENGTHS))
         .and_then(|mut rows| rows.try_for_each(|row| row.map(|row| in_lengths.add(&row))));
-    let compared = summed.and_then(|()| if in_lengths == in_bins { Ok(()) } else { name_differences(context) });
+    let compared =
+        summed.and_then(|()| if in_lengths == in_bins { Ok(()) } else { name_differences(context) });
     if let Err(error) = compared {
         context.faults.add(FaultKind::Table, LENGTHS, format!("it cannot be read: {error}"));
     }
@@ -147,7 +148,10 @@ fn name_sub_samples(context: &Context<'_>, rows: &[BinsRow], found: FoundPack) {
         ] {
             if found != listed {
                 named = true;
-                fault(format!("sub-sample {s} has the {what} {found}; {BINS} says {listed} ({})", sample.place()));
+                fault(format!(
+                    "sub-sample {s} has the {what} {found}; {BINS} says {listed} ({})",
+                    sample.place()
+                ));
             }
         }
         if sub.id != sample.id {
@@ -198,7 +202,8 @@ fn name_differences(context: &Context<'_>) -> Result<(), ParquetError> {
         let row = row?;
         match listed.remove(&row.ordinal) {
             Some(hash) if hash == row.hash() => {}
-            Some(_) => faults.push((BINS, format!("sample {} ({}) is not as in {LENGTHS}", row.ordinal, row.place()))),
+            Some(_) => faults
+                .push((BINS, format!("sample {} ({}) is not as in {LENGTHS}", row.ordinal, row.place()))),
             None => faults.push((BINS, format!("sample {} ({}) is in no pack", row.ordinal, row.place()))),
         }
         if faults.len() > NAMED {
@@ -208,7 +213,9 @@ fn name_differences(context: &Context<'_>) -> Result<(), ParquetError> {
     if faults.len() <= NAMED {
         let mut extra: Vec<u64> = listed.into_keys().collect();
         extra.sort_unstable();
-        faults.extend(extra.iter().map(|ordinal| (LENGTHS, format!("sample {ordinal} of {BINS} is not in it"))));
+        faults.extend(
+            extra.iter().map(|ordinal| (LENGTHS, format!("sample {ordinal} of {BINS} is not in it"))),
+        );
     }
     for (file, detail) in faults.into_iter().take(NAMED) {
         context.faults.add(FaultKind::Table, file, detail);

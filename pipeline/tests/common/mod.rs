@@ -25,7 +25,8 @@ pub fn write_dataset(folder: &Path, records: u32) -> &'static str {
         let format = if number % 2 == 0 { "jpg" } else { "png" };
         picture.save(folder.join(format!("images/{number}.{format}"))).unwrap();
     }
-    let name = |number: u32| format!("images/{}.{}", number % 7, if number % 7 % 2 == 0 { "jpg" } else { "png" });
+    let name =
+        |number: u32| format!("images/{}.{}", number % 7, if number % 7 % 2 == 0 { "jpg" } else { "png" });
     let mut text = String::new();
     for number in 0..records {
         let words = "lorem ipsum dolor sit amet ".repeat(1 + (number * 7919 % 61) as usize);
@@ -40,8 +41,10 @@ pub fn write_dataset(folder: &Path, records: u32) -> &'static str {
                 "conversations": [{"from": "human", "value": "<image> and <image>"}, {"from": "gpt", "value": words},
                 {"from": "human", "value": "More?"}, {"from": "gpt", "value": "Yes: 多語言 текст."}]}),
             8 => serde_json::json!({"prompts": ["p"], "captions": [words], "images": []}),
-            _ if number % 100 == 9 => serde_json::json!({"id": "broken", "images": ["images/absent.jpg"], "messages": [
-                {"role": "user", "content": "<image>"}, {"role": "assistant", "content": "x"}]}),
+            _ if number % 100 == 9 => {
+                serde_json::json!({"id": "broken", "images": ["images/absent.jpg"], "messages": [
+                {"role": "user", "content": "<image>"}, {"role": "assistant", "content": "x"}]})
+            }
             _ => serde_json::json!({"id": format!("w{number}"), "messages": [
                 {"role": "user", "content": [{"type": "image", "image": name(number)}, {"type": "text", "text": "?"}]},
                 {"role": "assistant", "content": words}]}),
