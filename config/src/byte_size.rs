@@ -48,8 +48,10 @@ impl FromStr for ByteSize {
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (unit, factor) =
-            UNITS.iter().find(|(_, factor)| self.0 >= *factor && self.0 % factor == 0).unwrap_or(&("B", 1));
+        let (unit, factor) = UNITS
+            .iter()
+            .find(|(_, factor)| self.0 >= *factor && self.0.is_multiple_of(*factor))
+            .unwrap_or(&("B", 1));
         write!(f, "{}{unit}", self.0 / factor)
     }
 }

@@ -16,10 +16,12 @@ fn reason(record: &str) -> Reason {
 }
 
 fn paths(sample: &Sample) -> Vec<&str> {
-    let path = |image| match image {
-        &ImageRef::Path(ref path) => path.as_str(),
-        ImageRef::Inline(_) => "inline",
-    };
+    fn path(image: &ImageRef) -> &str {
+        match image {
+            ImageRef::Path(path) => path,
+            ImageRef::Inline(_) => "inline",
+        }
+    }
     sample.images.iter().map(path).collect()
 }
 

@@ -206,7 +206,7 @@ impl Job {
     }
 
     pub(crate) fn token_length(&self) -> TokenLength {
-        TokenLength::new(&self.config, Arc::clone(&self.tools.counter), Some(self.limits.clone()))
+        TokenLength::new(&self.config, Arc::clone(&self.tools.counter), Some(self.limits))
     }
 
     pub(crate) fn counters(&self) -> &Progress {

@@ -85,9 +85,8 @@ pub async fn lengths(
         };
         let longest = sorted.last().copied().unwrap_or(0);
         let tried = if seq_lens.is_empty() { usual(longest) } else { seq_lens };
-        let choices = tried
-            .into_iter()
-            .map(|seq_len| choice(&items, Limits { seq_len, ..limits.clone() }, config.seed));
+        let choices =
+            tried.into_iter().map(|seq_len| choice(&items, Limits { seq_len, ..limits }, config.seed));
         Ok(LengthsReport {
             records,
             quantiles: [at(0.0), at(0.1), at(0.5), at(0.9), at(0.99), at(1.0)],

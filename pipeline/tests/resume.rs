@@ -1,5 +1,7 @@
 //! A run may be killed at any moment: continued, it leaves the same bytes.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::path::Path;
@@ -50,7 +52,9 @@ fn a_run_killed_at_any_moment_continues_to_the_same_bytes() {
     run_to_the_end(folder.path(), "undisturbed", &[]);
     let whole = started.elapsed();
     let units = std::fs::read_dir(folder.path().join("undisturbed/run/measured")).unwrap();
-    let units = units.filter(|file| file.as_ref().unwrap().path().extension().is_some_and(|kind| kind == "rows")).count();
+    let units = units
+        .filter(|file| file.as_ref().unwrap().path().extension().is_some_and(|kind| kind == "rows"))
+        .count();
     assert!(units >= 3, "{units} units: kills would not fall between them");
     let (mut killed, mut resumed) = (0, 0);
     for attempt in 0..KILLS {

@@ -1,5 +1,7 @@
 //! Whole runs over inputs of every kind.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::io::Write;

@@ -226,12 +226,14 @@ impl Stage<'_> {
     ) -> Result<(), Error> {
         let started = std::time::Instant::now();
         let mut items: Vec<Item> = Vec::with_capacity((part.end - part.start) as usize);
-        let mut ordinals = left_out.map(|_| Vec::new());
+        let mut ordinals: Option<Vec<u64>> = left_out.map(|_| Vec::new());
         let (mut bytes, mut ordinal) = (0, part.start);
         rows.scan(part.clone(), |row| {
             if left_out.is_none_or(|left_out| left_out.binary_search(&ordinal).is_err()) {
                 items.push(row.item());
-                ordinals.as_mut().map(|ordinals: &mut Vec<u64>| ordinals.push(ordinal));
+                if let Some(ordinals) = ordinals.as_mut() {
+                    ordinals.push(ordinal);
+                }
                 bytes += 512 * u64::from(row.stored) + u64::from(row.len);
             }
             ordinal += 1;

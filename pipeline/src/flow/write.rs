@@ -133,12 +133,15 @@ fn write_shard(job: &Job, ledger: &Ledger, plan: &ShardPlan) -> Result<(), Error
     Ok(())
 }
 
+/// A pack's number, and the ordinal and row of each of its samples.
+type GatheredPack = (u64, Vec<(u64, Row)>);
+
 /// The packs whose records fit into the read budget together; at least one.
 fn gather(
     plan: &ShardPlan,
     packs: &mut std::ops::Range<u64>,
     budget: u64,
-) -> Result<Option<Vec<(u64, Vec<(u64, Row)>)>>, Error> {
+) -> Result<Option<Vec<GatheredPack>>, Error> {
     let mut gathered = Vec::new();
     let mut bytes = 0;
     while bytes < budget {
@@ -157,7 +160,7 @@ fn gather(
 fn restore(
     job: &Job,
     fetcher: &RecordFetcher,
-    gathered: Vec<(u64, Vec<(u64, Row)>)>,
+    gathered: Vec<GatheredPack>,
 ) -> Result<Vec<PackedSample>, Error> {
     let request = |row: &Row| FetchRequest { source: row.source.into(), offset: row.offset, len: row.len };
     let requests: Vec<_> =

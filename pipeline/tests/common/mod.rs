@@ -1,6 +1,6 @@
 //! Small data sets and comparisons for the tests of the command.
 
-#![allow(dead_code, missing_docs)]
+#![allow(dead_code, missing_docs, unreachable_pub)]
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,8 +25,9 @@ pub fn write_dataset(folder: &Path, records: u32) -> &'static str {
         let format = if number % 2 == 0 { "jpg" } else { "png" };
         picture.save(folder.join(format!("images/{number}.{format}"))).unwrap();
     }
-    let name =
-        |number: u32| format!("images/{}.{}", number % 7, if number % 7 % 2 == 0 { "jpg" } else { "png" });
+    let name = |number: u32| {
+        format!("images/{}.{}", number % 7, if (number % 7).is_multiple_of(2) { "jpg" } else { "png" })
+    };
     let mut text = String::new();
     for number in 0..records {
         let words = "lorem ipsum dolor sit amet ".repeat(1 + (number * 7919 % 61) as usize);
