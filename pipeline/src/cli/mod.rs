@@ -101,6 +101,12 @@ pub(crate) struct ConfigArgs {
     config: Option<PathBuf>,
     #[command(flatten)]
     options: Config,
+    /// The name that the reference scripts have for an input
+    #[arg(long, value_name = "FILE", hide = true)]
+    jsonl: Vec<String>,
+    /// Accepted for the reference scripts' sake: patch positions are never counted from files
+    #[arg(long, hide = true)]
+    no_npy: bool,
 }
 
 impl ConfigArgs {
@@ -108,7 +114,12 @@ impl ConfigArgs {
     pub(crate) fn load(&self, matches: &ArgMatches) -> Result<Config, packd::Error> {
         let environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-        Ok(Config::layered(self.config.as_deref(), environment, matches)?)
+        let mut config = Config::layered(self.config.as_deref(), environment, matches)?;
+        config.input.extend(self.jsonl.iter().cloned());
+        if self.no_npy {
+            tracing::warn!("--no-npy has no effect: patch positions are never counted from files");
+        }
+        Ok(config)
     }
 }
 
