@@ -8,7 +8,7 @@
 //! ```
 //!
 //! * [`Job`] is the whole of it: `Job::new(config)?.run().await?` returns a [`Report`].
-//! * [`pack`](bin_pack::pack) is for those who only want the bins.
+//! * [`pack`] is for those who only want the bins.
 //! * Every stage, source and sink is a crate of its own: [`contracts`], [`sources`], [`stages`], [`sinks`].
 //!
 //! Nothing here prints, exits or keeps global state.
