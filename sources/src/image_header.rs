@@ -130,6 +130,7 @@ impl ImageHeader {
         head: &[u8],
         bytes: u64,
     ) -> Result<Self, Verdict> {
+        let size = as_pillow(format, size, head);
         let side = |side: usize| u32::try_from(side).ok().filter(|side| *side > 0);
         let (Some(width), Some(height)) = (side(size.width), side(size.height)) else {
             let detail = format!("the header says {}×{} pixels", size.width, size.height);
@@ -138,6 +139,46 @@ impl ImageHeader {
         let transposed = format == ImageFormat::Jpeg && is_transposed(head);
         Ok(Self { format, width, height, transposed, bytes })
     }
+}
+
+/// The size as Pillow has it, where the header alone says something else: a bitmap may be stored from the
+/// top down (a negative height), a GIF's first frame may reach beyond its screen.
+fn as_pillow(format: ImageFormat, size: imagesize::ImageSize, head: &[u8]) -> imagesize::ImageSize {
+    let found = match format {
+        ImageFormat::Bmp => bmp_height(head).map(|height| (size.width, height)),
+        ImageFormat::Gif => {
+            gif_frame_end(head).map(|(right, bottom)| (size.width.max(right), size.height.max(bottom)))
+        }
+        _ => None,
+    };
+    found.map_or(size, |(width, height)| imagesize::ImageSize { width, height })
+}
+
+/// The height field of a `BITMAPINFOHEADER` and its successors.
+fn bmp_height(head: &[u8]) -> Option<usize> {
+    let u32_at = |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?));
+    if u32_at(14)? < 40 {
+        return None;
+    }
+    Some(u32_at(22)?.cast_signed().unsigned_abs() as usize)
+}
+
+/// Right and bottom edge of a GIF's first frame (GIF89a, 20: image descriptor).
+fn gif_frame_end(head: &[u8]) -> Option<(usize, usize)> {
+    let flags = *head.get(10)?;
+    let mut at = 13 + if flags & 0x80 != 0 { 3 << ((flags & 7) + 1) } else { 0 };
+    while *head.get(at)? == 0x21 {
+        at += 2;
+        while *head.get(at)? != 0 {
+            at += 1 + usize::from(head[at]);
+        }
+        at += 1;
+    }
+    if head[at] != 0x2c {
+        return None;
+    }
+    let u16_at = |at: usize| Some(usize::from(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?)));
+    Some((u16_at(at + 1)? + u16_at(at + 5)?, u16_at(at + 3)? + u16_at(at + 7)?))
 }
 
 fn format_of(head: &[u8]) -> Result<ImageFormat, Verdict> {
@@ -225,5 +266,28 @@ impl Seek for FileAt<'_> {
         };
         self.at = at.ok_or(std::io::ErrorKind::InvalidInput)?;
         Ok(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bitmaps_stored_from_the_top_down_have_a_height() {
+        let picture = image::RgbImage::from_pixel(40, 30, image::Rgb([1, 2, 3]));
+        let mut bytes = Vec::new();
+        picture.write_to(&mut std::io::Cursor::new(&mut bytes), image::ImageFormat::Bmp).unwrap();
+        bytes[22..26].copy_from_slice(&(-30_i32).to_le_bytes());
+        let header = ImageHeader::read(&OpenImage::Inline(bytes)).unwrap();
+        assert_eq!((header.width, header.height), (40, 30));
+    }
+
+    #[test]
+    fn a_gif_is_as_large_as_its_first_frame_makes_it() {
+        // Screen 1 × 1, no colour table, a comment, then a frame of 6 × 7 at (2, 3).
+        let head = b"GIF89a\x01\0\x01\0\0\0\0\x21\xfe\x02hi\0\x2c\x02\0\x03\0\x06\0\x07\0\0";
+        assert_eq!(gif_frame_end(head), Some((8, 10)));
+        assert_eq!(gif_frame_end(&head[..20]), None);
     }
 }
