@@ -98,6 +98,10 @@ impl RecordFetcher {
                 format!("it had {} bytes when its records were measured, now {}", input.size, metadata.len());
             return Err(SourceError::Changed { path: input.path().to_owned(), message });
         }
+        if crate::input::modified(&metadata) != input.modified {
+            let message = "it was written to since its records were measured".to_owned();
+            return Err(SourceError::Changed { path: input.path().to_owned(), message });
+        }
         Ok(file)
     }
 

@@ -54,11 +54,10 @@ impl Input {
                 std::io::Error::new(std::io::ErrorKind::IsADirectory, "is a folder; name files or a glob");
             return Err(SourceError::io(path, error));
         }
-        let modified = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         Ok(Self {
             name: path.to_string_lossy().into_owned(),
             size: metadata.len(),
-            modified: modified.map_or(0, |since| since.as_nanos() as u64),
+            modified: modified(&metadata),
         })
     }
 
@@ -77,6 +76,12 @@ impl Input {
         file.take(16).read_to_end(&mut head).map_err(|error| SourceError::io(self.path(), error))?;
         Ok(Compression::of(&head))
     }
+}
+
+/// Time of the last change, in nanoseconds since 1970.
+pub(crate) fn modified(metadata: &std::fs::Metadata) -> u64 {
+    let since = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    since.map_or(0, |since| since.as_nanos() as u64)
 }
 
 /// The files that paths and globs name, globs in the order of their names.

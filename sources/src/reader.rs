@@ -149,7 +149,7 @@ impl RecordReader {
     fn last_block(&mut self) -> Result<RecordBlock, SourceError> {
         self.ended = true;
         let broken = self.broken.take();
-        if let (Compression::None, Some(error)) = (self.compression, broken.as_ref()) {
+        if let Some(error) = broken.as_ref().filter(|error| !self.is_broken_data(error)) {
             let error = std::io::Error::new(error.kind(), error.to_string());
             return Err(SourceError::io(self.input.path(), error));
         }
@@ -165,6 +165,13 @@ impl RecordReader {
             self.block.unreadable.push(UnreadableRecord { offset, line, verdict });
         }
         Ok(self.finish_block(true))
+    }
+
+    /// Whether a read failed because of what the file holds, and not because the system could not read.
+    fn is_broken_data(&self, error: &std::io::Error) -> bool {
+        use std::io::ErrorKind::{InvalidData, InvalidInput, Other, UnexpectedEof};
+        self.compression != Compression::None
+            && matches!(error.kind(), UnexpectedEof | InvalidData | InvalidInput | Other)
     }
 
     fn position(&self) -> (u64, u64) {
@@ -211,15 +218,19 @@ async fn read_chunk(plain: &mut PlainBytes) -> (Vec<u8>, Option<std::io::Error>)
 /// broken record); an object that goes on over a line break without a mistake is pretty-printed.
 fn shape_of(head: &[u8]) -> Shape {
     let start = head.trim_ascii_start();
+    let first_line = start.iter().position(|byte| *byte == b'\n').unwrap_or(start.len());
     if let Some(rest) = start.strip_prefix(b"[") {
         let rest = rest.trim_ascii_start();
+        let whole = serde_json::from_slice::<serde::de::IgnoredAny>(&start[..first_line]).is_ok();
+        if whole && !start[first_line..].trim_ascii().is_empty() {
+            return Shape::Lines;
+        }
         return if rest.is_empty() || rest.starts_with(b"{") || rest == b"]" {
             Shape::Array
         } else {
             Shape::Lines
         };
     }
-    let first_line = start.iter().position(|byte| *byte == b'\n').unwrap_or(start.len());
     if !start.starts_with(b"{") || first_line == start.len() {
         return Shape::Lines;
     }
@@ -245,6 +256,7 @@ mod tests {
             ("{\"a\": \"cut\n{\"a\": 2}\n", Shape::Lines),
             ("[1, 2, 3]\n{\"a\": 2}\n", Shape::Lines),
             ("[{\"a\": 1}]", Shape::Array),
+            ("[{\"a\": 1}]\n{\"a\": 2}\n", Shape::Lines),
             (" [\n  {\"a\": 1}", Shape::Array),
             ("[", Shape::Array),
             ("{\n \"a\": [\n  {\"b\": 1}\n ]\n}\n", Shape::Object),
