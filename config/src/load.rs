@@ -247,8 +247,11 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     if config.max_samples_per_shard == 0 || config.max_shard_size.0 == 0 || config.shards_multiple == 0 {
         return invalid("max_samples_per_shard", "shard limits and `shards_multiple` must be at least 1");
     }
-    if config.threads == Some(0) {
-        return invalid("threads", "must be at least 1; leave it out for all cores");
+    if config.max_line_bytes.0 == 0 {
+        return invalid("max_line_bytes", "must be at least 1");
+    }
+    if config.threads.is_some_and(|threads| !(1..=4096).contains(&threads)) {
+        return invalid("threads", "must be between 1 and 4096; leave it out for all cores");
     }
     Ok(())
 }

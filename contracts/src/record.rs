@@ -57,7 +57,7 @@ pub struct ParsedRecord {
     pub id: Option<String>,
     /// The sample, or why there is none.
     pub sample: Result<Sample, Verdict>,
-    /// Width and height that the record states for each image (`width`, `height`), if it does.
+    /// Width and height that the record states for each image (`width`, `height`), 0 where it does not.
     pub stated_sizes: Vec<(u32, u32)>,
     /// Keys that are neither known nor passed through.
     pub unknown_keys: Vec<String>,
@@ -125,7 +125,7 @@ fn stated_sizes(record: &Map<String, Value>) -> Vec<(u32, u32)> {
     let numbers = |key| -> Vec<u32> {
         let of = |value: &Value| value.as_u64().and_then(|n| u32::try_from(n).ok());
         match record.get(key) {
-            Some(Value::Array(list)) => list.iter().filter_map(of).collect(),
+            Some(Value::Array(list)) => list.iter().map(|value| of(value).unwrap_or(0)).collect(),
             Some(value) => of(value).into_iter().collect(),
             None => vec![],
         }

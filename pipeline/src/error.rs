@@ -138,6 +138,10 @@ pub mod exit {
     pub const CONFIG: u8 = 78;
 }
 
+fn is_no_file(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::IsADirectory)
+}
+
 impl Error {
     /// The exit status that tells an engine what to do (see [`exit`]).
     pub fn exit_code(&self) -> u8 {
@@ -145,9 +149,7 @@ impl Error {
             Self::Config(_) | Self::NotSet { .. } | Self::Counter(_) | Self::Pack(_) => exit::CONFIG,
             Self::Source(SourceError::Missing { .. }) | Self::DataSet { .. } => exit::NO_INPUT,
             Self::Source(SourceError::Repeated { .. } | SourceError::Pattern { .. }) => exit::CONFIG,
-            Self::Source(SourceError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                exit::NO_INPUT
-            }
+            Self::Source(SourceError::Io { source, .. }) if is_no_file(source) => exit::NO_INPUT,
             Self::Sink(SinkError::ReservedKey { .. }) => exit::CONFIG,
             Self::Sink(error) if error.is_cannot_create() => exit::CANNOT_CREATE,
             Self::Source(_) | Self::Sink(_) | Self::State { .. } | Self::RecordChanged { .. } => exit::IO,

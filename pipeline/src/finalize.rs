@@ -205,7 +205,9 @@ fn report(
     let load = job.tools.load_seconds;
     let packing = PackingReport::new(&packed.qualities, job.limits.seq_len);
     Report {
-        too_many_rejects: stats.read >= RATE_APPLIES_FROM && rate > job.config.max_reject_rate,
+        // Behind a break nobody knows how many records are missing.
+        too_many_rejects: stats.broken_inputs > 0
+            || stats.read >= RATE_APPLIES_FROM && rate > job.config.max_reject_rate,
         warnings: warnings(job, packed, written, &packing),
         records: stats,
         packing,
@@ -234,6 +236,12 @@ fn report(
 fn warnings(job: &Job, packed: &Packed, written: &Written, packing: &PackingReport) -> Vec<String> {
     let mut warnings: Vec<String> = job.tools.counter.describe().notes.clone();
     let stats = &packed.stats;
+    if stats.broken_inputs > 0 {
+        warnings.push(
+            "an input breaks off: records behind the break are missing, see `json-syntax` in the rejects"
+                .into(),
+        );
+    }
     if !stats.unknown_keys.is_empty() {
         let keys: Vec<String> =
             stats.unknown_keys.iter().map(|(key, count)| format!("`{key}` ({count})")).collect();

@@ -276,3 +276,37 @@ fn an_input_without_a_good_record_is_an_error_that_names_the_rejects() {
     assert!(said.contains("none of 2 records"), "{said}");
     assert_eq!(std::fs::read_to_string(folder.path().join("out/rejects.jsonl")).unwrap().lines().count(), 2);
 }
+
+#[test]
+fn an_input_that_breaks_off_never_ends_well() {
+    let folder = tempfile::tempdir().unwrap();
+    write_dataset(folder.path(), 300);
+    let text = std::fs::read_to_string(folder.path().join("data.jsonl")).unwrap();
+    let packed = zstd::encode_all(text.as_bytes(), 3).unwrap();
+    std::fs::write(folder.path().join("cut.zst"), &packed[..packed.len() / 2]).unwrap();
+    let array = format!("[{}]", text.trim_end().replace('\n', ",\n"));
+    std::fs::write(folder.path().join("cut.json"), &array[..array.len() / 2]).unwrap();
+    for name in ["cut.zst", "cut.json"] {
+        let output = format!("out-{name}");
+        let (status, said) = run(folder.path(), &["run", name, "-o", &output, "--seq-len", "2048"]);
+        assert_eq!(status, 65, "{name}: {said}");
+        assert!(said.contains("breaks off"), "{name}: {said}");
+    }
+}
+
+#[test]
+fn a_run_that_measures_again_writes_every_shard_again() {
+    let folder = tempfile::tempdir().unwrap();
+    write_dataset(folder.path(), 200);
+    let arguments = ["run", "data.jsonl", "-o", "out", "--seq-len", "2048", "--max-samples-per-shard", "5"];
+    let (status, said) = run(folder.path(), &arguments);
+    assert_eq!(status, 0, "{said}");
+    // The missing image appears, and the measurements that said so are lost.
+    std::fs::copy(folder.path().join("images/0.jpg"), folder.path().join("images/absent.jpg")).unwrap();
+    std::fs::remove_file(folder.path().join("out/run/measured/000000.rows")).unwrap();
+    std::fs::remove_file(folder.path().join("out/dataset.yaml")).unwrap();
+    let (status, said) = run(folder.path(), &arguments);
+    assert_eq!(status, 0, "{said}");
+    run(folder.path(), &[&arguments[..3], &["fresh"], &arguments[4..]].concat());
+    common::assert_same_tree(&folder.path().join("fresh"), &folder.path().join("out"), "measured again");
+}

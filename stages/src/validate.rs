@@ -207,21 +207,25 @@ impl Validator {
                         "`verify_images: none` needs `width` and `height` of each image in the record";
                     Verdict::new(Reason::ImageUnreadable, detail)
                 })?;
+            self.check_pixels(width, height)?;
             return Ok((ImageSize { width, height }, bytes, false));
         }
         let header = ImageHeader::read(&open)?;
-        let pixels = u64::from(header.width) * u64::from(header.height);
-        if pixels > self.max_image_pixels {
-            let detail = format!(
-                "{}×{} pixels; `max_image_pixels` is {}",
-                header.width, header.height, self.max_image_pixels
-            );
-            return Err(Verdict::new(Reason::ImageTooLarge, detail));
-        }
+        self.check_pixels(header.width, header.height)?;
         if self.verify_images == VerifyImages::Decode {
             decode_fully(open, self.max_image_pixels)?;
         }
         Ok((ImageSize { width: header.width, height: header.height }, bytes, header.transposed))
+    }
+}
+
+impl Validator {
+    fn check_pixels(&self, width: u32, height: u32) -> Result<(), Verdict> {
+        if u64::from(width) * u64::from(height) <= self.max_image_pixels {
+            return Ok(());
+        }
+        let detail = format!("{width}×{height} pixels; `max_image_pixels` is {}", self.max_image_pixels);
+        Err(Verdict::new(Reason::ImageTooLarge, detail))
     }
 }
 

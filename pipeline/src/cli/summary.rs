@@ -83,6 +83,6 @@ pub(crate) fn print(report: &Report, global: &Global) {
         println!("{}    packd verify {folder}; train with {folder}/dataset.yaml", bold("next"));
     }
     if report.too_many_rejects {
-        println!("{}   more records were rejected than `max_reject_rate` allows", bold("error"));
+        println!("{}   more is missing than `max_reject_rate` allows", bold("error"));
     }
 }

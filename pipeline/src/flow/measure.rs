@@ -1,6 +1,8 @@
 //! Stages 1 and 2 over blocks of records: validate, then token-length.
 
-use packd_contracts::Verdict;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use packd_contracts::{Reason, Verdict};
 use packd_sinks::Reject;
 use packd_sources::{Input, RawRecord, RecordBlock};
 use packd_stages::{Measured, TokenLength, Unmeasured, ValidSample, Validation, Validator};
@@ -48,13 +50,22 @@ pub(crate) fn validate(
     let judge = |record: &RawRecord| {
         let bytes = block.bytes_of(record);
         let hash = xxh3_128(bytes);
-        let validation = validator.validate(bytes, block.source);
+        let validation = validate_one(validator, bytes, block.source);
         let stamp = || validation.outcome.as_ref().ok().map(|valid| valid.image_stamp);
         let known = previous.and_then(|previous| previous.get(hash, stamp));
         Judged { record: *record, hash, validation, known }
     };
     let records = block.records.iter().map(judge).collect();
     ValidatedBlock { block, seekable, records }
+}
+
+/// A hostile image may find a fault in a decoder: that is a verdict on its record, not the end of the run.
+fn validate_one(validator: &Validator, record: &[u8], source: usize) -> Validation {
+    let judged = catch_unwind(AssertUnwindSafe(|| validator.validate(record, source)));
+    judged.unwrap_or_else(|_| {
+        let verdict = Verdict::new(Reason::ImageUnreadable, "the decoder failed on the record's images");
+        Validation { id: None, unknown_keys: Vec::new(), outcome: Err(verdict) }
+    })
 }
 
 /// Measures every sample of a block.
@@ -78,12 +89,13 @@ pub(crate) fn measure(
         block,
     };
     for unreadable in std::mem::take(&mut measured.block.unreadable) {
+        measured.stats.broken_inputs += u64::from(unreadable.verdict.reason == Reason::JsonSyntax);
         measured.reject(input, unreadable.line, unreadable.offset, None, unreadable.verdict);
     }
     for judged in records {
         let Judged { record, hash, validation, known } = judged;
         for key in validation.unknown_keys {
-            *measured.stats.unknown_keys.entry(key).or_default() += 1;
+            measured.stats.count_unknown_key(&key, 1);
         }
         let stopped = |verdict| Error::Stopped { input: input.clone(), line: record.line, verdict };
         let result = validation.outcome.map_err(Unmeasured::Rejected).and_then(|valid| {

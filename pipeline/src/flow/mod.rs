@@ -39,8 +39,11 @@ const FOLDERS: [&str; 6] =
 
 /// Runs a job from where the ledger says it stopped.
 pub(crate) async fn run(job: Arc<Job>) -> Result<Report, Error> {
-    job.job_file()?.claim(&job.output)?;
+    let job_file = job.job_file()?;
+    job_file.check(&job.output)?;
+    packd_sinks::create_folder(&job.output.join("run"))?;
     let _lock = lock(&job.output)?;
+    job_file.claim(&job.output)?;
     for folder in FOLDERS {
         let folder = job.output.join(folder);
         if folder.is_dir() {
@@ -53,7 +56,7 @@ pub(crate) async fn run(job: Arc<Job>) -> Result<Report, Error> {
     {
         return Ok(report);
     }
-    drop_damaged_units(&job, &mut finished);
+    drop_damaged_units(&job, &ledger, &mut finished)?;
     let ledger = Arc::new(ledger);
     let packed = run_stages(&job, &ledger, finished).await?;
     let (job, ledger) = (Arc::clone(&job), Arc::clone(&ledger));
@@ -66,15 +69,21 @@ pub(crate) async fn run(job: Arc<Job>) -> Result<Report, Error> {
 
 /// The report of a run that was done before, if everything that it wrote is still there.
 fn finished_report(job: &Job, files: &[FinishedFile]) -> Option<Report> {
-    let same = |file: &FinishedFile| {
-        let metadata = std::fs::metadata(job.output.join(&file.name));
-        metadata.is_ok_and(|metadata| metadata.len() == file.size)
-    };
+    let same = |file: &FinishedFile| is_unchanged(job, file);
     if !files.iter().all(same) {
         tracing::warn!("the output is not what the finished run left; completing it again");
         return None;
     }
     Report::read(&job.output).ok().map(|report| Report { already_done: true, ..report })
+}
+
+/// Whether a finished file is as the ledger has it: its size, and with `verify_resume` its checksum.
+fn is_unchanged(job: &Job, file: &FinishedFile) -> bool {
+    let path = job.output.join(&file.name);
+    let same_size = std::fs::metadata(&path).is_ok_and(|metadata| metadata.len() == file.size);
+    same_size
+        && (!job.config.verify_resume
+            || packd_sinks::hash_file(&path).is_ok_and(|hash| hash == file.checksum))
 }
 
 fn lock(output: &Path) -> Result<File, Error> {
@@ -90,21 +99,15 @@ fn lock(output: &Path) -> Result<File, Error> {
 }
 
 /// A unit whose files are gone is measured again, with all that follow it.
-fn drop_damaged_units(job: &Job, finished: &mut Finished) {
-    let whole = |unit: &MeasuredUnit| {
-        unit.files.iter().all(|file| {
-            let path = job.output.join(&file.name);
-            let same_size = std::fs::metadata(&path).is_ok_and(|metadata| metadata.len() == file.size);
-            same_size
-                && (!job.config.verify_resume
-                    || packd_sinks::hash_file(&path).is_ok_and(|hash| hash == file.checksum))
-        })
-    };
+fn drop_damaged_units(job: &Job, ledger: &Ledger, finished: &mut Finished) -> Result<(), Error> {
+    let whole = |unit: &MeasuredUnit| unit.files.iter().all(|file| is_unchanged(job, file));
     let good = finished.units.iter().take_while(|unit| whole(unit)).count();
     if good < finished.units.len() {
         tracing::warn!(unit = good, "measurements were changed or removed; measuring from there again");
-        finished.units.truncate(good);
+        ledger.remeasure(good as u64)?;
+        finished.drop_units_from(good as u64);
     }
+    Ok(())
 }
 
 async fn run_stages(job: &Arc<Job>, ledger: &Arc<Ledger>, finished: Finished) -> Result<Packed, Error> {

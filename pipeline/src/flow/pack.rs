@@ -278,7 +278,10 @@ impl Stage<'_> {
 fn shard_ranges(packs: u64, bytes: u64, config: &packd_config::Config) -> Vec<Range<u64>> {
     let by_count = packs.div_ceil(config.max_samples_per_shard);
     let by_bytes = (bytes + bytes / 10).div_ceil(config.max_shard_size.0);
-    let shards = by_count.max(by_bytes).max(1).next_multiple_of(config.shards_multiple).min(packs);
+    // A val split takes whole shards: there must be one to spare.
+    let least = if config.val_fraction > 0.0 { 2 } else { 1 };
+    let shards = by_count.max(by_bytes).max(least);
+    let shards = shards.checked_next_multiple_of(config.shards_multiple).unwrap_or(u64::MAX).min(packs);
     (0..shards).map(|shard| packs * shard / shards..packs * (shard + 1) / shards).collect()
 }
 

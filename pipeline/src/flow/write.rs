@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use packd_sinks::{
-    PackedSample, SampleClass, ShardCommit, ShardOptions, ShardWriter, SubSample, create_folder, hash_file,
+    PackedSample, SampleClass, ShardCommit, ShardOptions, ShardWriter, SubSample, create_folder,
     member_bytes, pack_key, write_file,
 };
 use packd_sources::{FetchRequest, RecordFetcher, SpoolReader};
@@ -83,12 +83,7 @@ fn finish_one(done: Result<Result<(), Error>, tokio::task::JoinError>) -> Result
 /// Whether the ledger's word about a shard still holds on the disk.
 fn is_finished(job: &Job, finished: &BTreeMap<String, Vec<FinishedFile>>, plan: &ShardPlan) -> bool {
     let Some(files) = finished.get(&plan.name) else { return false };
-    let holds = |file: &FinishedFile| {
-        let path = job.output.join(&file.name);
-        let same_size = std::fs::metadata(&path).is_ok_and(|metadata| metadata.len() == file.size);
-        same_size && (!job.config.verify_resume || hash_file(&path).is_ok_and(|hash| hash == file.checksum))
-    };
-    let whole = files.iter().all(holds);
+    let whole = files.iter().all(|file| super::is_unchanged(job, file));
     if !whole {
         tracing::warn!(shard = plan.name, "a finished shard was changed or removed; writing it again");
     }

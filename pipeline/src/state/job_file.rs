@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use packd_sinks::{create_folder, write_file};
+use packd_sinks::write_file;
 use packd_sources::Input;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -39,21 +39,29 @@ impl JobFile {
         serde_json::from_slice(&text).map_err(|error| state(error.to_string()))
     }
 
-    /// Claims an output folder for this job: a new or empty one, or one that holds the same job.
-    pub(crate) fn claim(&self, output: &Path) -> Result<(), Error> {
+    /// Whether an output folder may be used: a new or empty one, or one that holds the same job.
+    pub(crate) fn check(&self, output: &Path) -> Result<(), Error> {
         if output.join(Self::NAME).exists() {
             return match self.difference(&Self::read(output)?) {
                 None => Ok(()),
                 Some(what) => Err(Error::OtherJob { path: output.to_owned(), what }),
             };
         }
-        let ours = |name: &std::ffi::OsStr| name == "run";
-        let foreign = std::fs::read_dir(output)
-            .is_ok_and(|mut entries| entries.any(|entry| entry.is_ok_and(|entry| !ours(&entry.file_name()))));
+        let foreign = std::fs::read_dir(output).is_ok_and(|mut entries| {
+            entries.any(|entry| entry.is_ok_and(|entry| entry.file_name() != "run"))
+        });
         if foreign || output.is_file() {
             return Err(Error::NotAnOutput { path: output.to_owned() });
         }
-        create_folder(&output.join("run"))?;
+        Ok(())
+    }
+
+    /// Checks the folder and claims it for this job. The caller holds the folder's lock.
+    pub(crate) fn claim(&self, output: &Path) -> Result<(), Error> {
+        self.check(output)?;
+        if output.join(Self::NAME).exists() {
+            return Ok(());
+        }
         let text = serde_json::to_vec_pretty(self)
             .map_err(|error| Error::State { path: output.join(Self::NAME), message: error.to_string() })?;
         Ok(write_file(output.join(Self::NAME), &text)?)

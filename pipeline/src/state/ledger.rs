@@ -51,8 +51,17 @@ pub(crate) struct MeasuredUnit {
 #[serde(rename_all = "kebab-case")]
 enum Entry {
     Measured(MeasuredUnit),
-    Shard { shard: String, files: Vec<FinishedFile> },
-    Done { files: Vec<FinishedFile> },
+    /// Measurements from this unit on were lost: all that was made of them is void.
+    Remeasure {
+        from: u64,
+    },
+    Shard {
+        shard: String,
+        files: Vec<FinishedFile>,
+    },
+    Done {
+        files: Vec<FinishedFile>,
+    },
 }
 
 /// What the ledger says was finished.
@@ -64,6 +73,17 @@ pub(crate) struct Finished {
     pub(crate) shards: BTreeMap<String, Vec<FinishedFile>>,
     /// The files of the whole, when the run was done.
     pub(crate) done: Option<Vec<FinishedFile>>,
+}
+
+impl Finished {
+    /// Forgets units, and every shard with them: a shard may hold samples of any unit.
+    pub(crate) fn drop_units_from(&mut self, unit: u64) {
+        if (unit as usize) < self.units.len() {
+            self.units.truncate(unit as usize);
+            self.shards.clear();
+            self.done = None;
+        }
+    }
 }
 
 /// The open ledger.
@@ -106,6 +126,10 @@ impl Ledger {
         self.append(&Entry::Measured(unit.clone()))
     }
 
+    pub(crate) fn remeasure(&self, from: u64) -> Result<(), Error> {
+        self.append(&Entry::Remeasure { from })
+    }
+
     pub(crate) fn shard(&self, shard: &str, files: Vec<FinishedFile>) -> Result<(), Error> {
         self.append(&Entry::Shard { shard: shard.to_owned(), files })
     }
@@ -129,9 +153,10 @@ fn read(text: &[u8]) -> Result<Finished, serde_json::Error> {
         match serde_json::from_slice(line)? {
             Entry::Measured(unit) => {
                 // A unit that was measured again replaces itself and all that followed from it.
-                finished.units.truncate(unit.unit as usize);
+                finished.drop_units_from(unit.unit);
                 finished.units.push(unit);
             }
+            Entry::Remeasure { from } => finished.drop_units_from(from),
             Entry::Shard { shard, files } => {
                 finished.shards.insert(shard, files);
             }

@@ -15,6 +15,8 @@ pub struct Stats {
     pub accepted: u64,
     /// Records that were rejected, by reason.
     pub rejected: BTreeMap<Reason, u64>,
+    /// Places where an input breaks off, so that records behind it could not even be counted.
+    pub broken_inputs: u64,
     /// Blank lines, which are no records.
     pub blank_lines: u64,
     /// Keys that no one reads, with the number of records that have them.
@@ -49,9 +51,10 @@ impl Stats {
         for (reason, count) in &other.rejected {
             *self.rejected.entry(*reason).or_default() += count;
         }
+        self.broken_inputs += other.broken_inputs;
         self.blank_lines += other.blank_lines;
         for (key, count) in &other.unknown_keys {
-            *self.unknown_keys.entry(key.clone()).or_default() += count;
+            self.count_unknown_key(key, *count);
         }
         self.tokens += other.tokens;
         self.text_tokens += other.text_tokens;
@@ -63,6 +66,14 @@ impl Stats {
         self.truncated += other.truncated;
         self.exif_transposed += other.exif_transposed;
         self.reused += other.reused;
+    }
+
+    /// Counts a key that no one reads; only so many different ones are kept by name.
+    pub(crate) fn count_unknown_key(&mut self, key: &str, count: u64) {
+        const KEPT: usize = 100;
+        let short: String = key.chars().take(64).collect();
+        let full = self.unknown_keys.len() >= KEPT && !self.unknown_keys.contains_key(&short);
+        *self.unknown_keys.entry(if full { "(others)".to_owned() } else { short }).or_default() += count;
     }
 
     /// All rejected records.
