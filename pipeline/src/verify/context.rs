@@ -53,6 +53,9 @@ pub(super) struct Packs {
     pub(super) by_key: HashMap<u128, FoundPack>,
     /// Shards of which no pack could be read.
     pub(super) unread: HashSet<String>,
+    /// Shards that are not as they were written, relative to the folder that is verified. Whether that
+    /// needs a fault of its own is known when all shards were read.
+    pub(super) changed: HashSet<String>,
 }
 
 /// A pack in a tar.

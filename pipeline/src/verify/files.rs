@@ -17,6 +17,7 @@ pub(super) fn check(context: &Context<'_>) {
     let Some(checksums) = &context.checksums else { return };
     let files: Vec<_> = checksums.iter().collect();
     let read: HashSet<PathBuf> = context.packs().shards.iter().cloned().collect();
+    let changed = context.packs().changed.clone();
     let shards = read.iter().filter_map(|path| path.strip_prefix(&context.layout.folder).ok()?.to_str());
     for file in shards.chain(TOP_LEVEL).filter(|file| checksums.get(file).is_none()) {
         let detail = format!("it does not list {file}");
@@ -32,12 +33,14 @@ pub(super) fn check(context: &Context<'_>) {
             return context.faults.add(FaultKind::FileMissing, file, detail);
         }
         // Shards were compared while they were read.
-        if read.contains(&path) {
-            return;
-        }
-        match hash_file(&path) {
-            Ok(found) if found == *written => {}
-            Ok(_) => {
+        let same = if read.contains(&path) {
+            Ok(!changed.contains(*file))
+        } else {
+            hash_file(&path).map(|found| found == *written)
+        };
+        match same {
+            Ok(true) => {}
+            Ok(false) => {
                 context.faults.add(
                     FaultKind::FileChanged,
                     file,
