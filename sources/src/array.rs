@@ -21,8 +21,14 @@ pub struct ArraySplitter {
     escaped: bool,
     element_offset: u64,
     element_line: u64,
+    /// Bytes before the element on its line.
+    element_column: u64,
     offset: u64,
     line: u64,
+    /// Offset of the line's first byte.
+    line_start: u64,
+    /// The line has held white space only so far.
+    line_is_blank: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +39,8 @@ enum State {
     Between,
     /// In an element.
     Inside,
+    /// After an element that was given up, up to the line on which the next one starts.
+    Lost,
     /// After the `]`; only white space may follow.
     After,
     /// Something follows the `]`; it was reported.
@@ -62,8 +70,11 @@ impl ArraySplitter {
             escaped: false,
             element_offset: offset,
             element_line: 1,
+            element_column: 0,
             offset,
             line: 1,
+            line_start: offset,
+            line_is_blank: true,
         }
     }
 
@@ -75,7 +86,13 @@ impl ArraySplitter {
         for &byte in chunk {
             self.step(byte, block);
             self.offset += 1;
-            self.line += u64::from(byte == b'\n');
+            if byte == b'\n' {
+                self.line += 1;
+                self.line_start = self.offset;
+                self.line_is_blank = true;
+            } else {
+                self.line_is_blank &= byte.is_ascii_whitespace();
+            }
         }
     }
 
@@ -83,7 +100,7 @@ impl ArraySplitter {
     pub(crate) fn finish(&mut self, block: &mut BlockBuilder) {
         match self.state {
             State::Inside => self.unreadable("the input breaks off inside this element", block),
-            State::Before | State::Between if self.bracketed => {
+            State::Before | State::Between | State::Lost if self.bracketed => {
                 self.start_element();
                 self.unreadable("the array breaks off: its closing bracket is missing", block);
             }
@@ -95,12 +112,9 @@ impl ArraySplitter {
         match self.state {
             State::Before if byte == b'[' => self.state = State::Between,
             State::Inside => self.inside(byte, block),
+            State::Lost => self.look_for_an_element(byte, block),
             State::Between if byte == b']' && self.bracketed => self.state = State::After,
-            State::Between if byte != b',' && !byte.is_ascii_whitespace() => {
-                self.start_element();
-                self.state = State::Inside;
-                self.inside(byte, block);
-            }
+            State::Between if byte != b',' && !byte.is_ascii_whitespace() => self.open_element(byte, block),
             State::After if !byte.is_ascii_whitespace() => {
                 self.start_element();
                 self.unreadable("bytes after the end of the array", block);
@@ -108,6 +122,31 @@ impl ArraySplitter {
             }
             State::Before | State::Between | State::After | State::Trailing => {}
         }
+    }
+
+    /// A string cannot hold a line break: a quote is missing, and whatever follows is read inside out. The
+    /// element is left to the parser, which says so, and the elements on later lines are found again.
+    fn give_up_element(&mut self, block: &mut BlockBuilder) {
+        self.close_element(block);
+        self.state = State::Lost;
+    }
+
+    /// Elements start in one column, what they hold stands further in.
+    fn look_for_an_element(&mut self, byte: u8, block: &mut BlockBuilder) {
+        if !self.line_is_blank || self.offset - self.line_start > self.element_column {
+            return;
+        }
+        match byte {
+            b'{' => self.open_element(byte, block),
+            b']' if self.bracketed => self.state = State::After,
+            _ => {}
+        }
+    }
+
+    fn open_element(&mut self, byte: u8, block: &mut BlockBuilder) {
+        self.start_element();
+        self.state = State::Inside;
+        self.inside(byte, block);
     }
 
     fn start_element(&mut self) {
@@ -118,11 +157,13 @@ impl ArraySplitter {
         self.escaped = false;
         self.element_offset = self.offset;
         self.element_line = self.line;
+        self.element_column = self.offset - self.line_start;
     }
 
     fn inside(&mut self, byte: u8, block: &mut BlockBuilder) {
         if self.in_string {
             match byte {
+                b'\n' => return self.give_up_element(block),
                 _ if self.escaped => self.escaped = false,
                 b'\\' => self.escaped = true,
                 b'"' => self.in_string = false,
@@ -177,5 +218,76 @@ impl ArraySplitter {
             line: self.element_line,
             verdict,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The records and the unreadable places, as line and text.
+    fn split(mut splitter: ArraySplitter, text: &str) -> (Vec<(u64, String)>, Vec<(u64, String)>) {
+        let mut block = BlockBuilder::default();
+        text.as_bytes().chunks(3).for_each(|chunk| splitter.push(chunk, &mut block));
+        splitter.finish(&mut block);
+        let text_of =
+            |start: usize, len: usize| String::from_utf8_lossy(&block.bytes[start..start + len]).into();
+        let records = block.records.iter().map(|record| (record.line, text_of(record.start, record.len)));
+        let unreadable = block.unreadable.iter().map(|record| (record.line, record.verdict.detail.clone()));
+        (records.collect(), unreadable.collect())
+    }
+
+    fn owned(records: &[(u64, &str)]) -> Vec<(u64, String)> {
+        records.iter().map(|(line, text)| (*line, (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn elements_are_cut_at_commas_outside_of_strings_and_brackets() {
+        let text = r#" [ {"a": "],}{\"", "b": [1, {"c": 2}]} , {"d": "\\"},7 ] "#;
+        let (records, unreadable) = split(ArraySplitter::array(100, 0), text);
+        let expected = [r#"{"a": "],}{\"", "b": [1, {"c": 2}]}"#, r#"{"d": "\\"}"#, "7"];
+        assert_eq!(records, expected.map(|text| (1, text.to_owned())));
+        assert_eq!(unreadable, []);
+    }
+
+    #[test]
+    fn a_missing_quote_costs_its_own_element_only() {
+        for (text, good) in [
+            ("[\n{\"a\": \"x},\n{\"b\": \"y\"}\n]\n", owned(&[(3, r#"{"b": "y"}"#)])),
+            ("[{\"a\": x\"},\n {\"b\": 1},\n {\"c\": 1}]", owned(&[(2, r#"{"b": 1}"#), (3, r#"{"c": 1}"#)])),
+            (
+                "[\n  {\n    \"a\": \"x,\n    \"l\": [\n      {}\n    ]\n  },\n  {\n    \"b\": 1\n  }\n]",
+                owned(&[(8, "{\n    \"b\": 1\n  }")]),
+            ),
+            ("[\n{\"a\": \"x},\n]", vec![]),
+        ] {
+            let (records, unreadable) = split(ArraySplitter::array(100, 0), text);
+            assert_eq!(records[1..], good, "{text}");
+            assert!(serde_json::from_str::<serde_json::Value>(&records[0].1).is_err(), "{text}");
+            assert_eq!(unreadable, [], "{text}");
+        }
+        let (records, unreadable) =
+            split(ArraySplitter::objects(100, 0), "{\n \"a\": \"x\n}\n{\n \"b\": 1\n}\n");
+        assert_eq!((records.len(), records[1].1.as_str()), (2, "{\n \"b\": 1\n}"));
+        assert_eq!(unreadable, []);
+    }
+
+    #[test]
+    fn what_breaks_off_or_follows_is_told_with_its_line() {
+        let told = |text: &str| split(ArraySplitter::array(20, 0), text).1;
+        assert_eq!(told("[\n{\"a\": 1"), owned(&[(2, "the input breaks off inside this element")]));
+        assert_eq!(
+            told("[\n{\"a\": 1},\n"),
+            owned(&[(3, "the array breaks off: its closing bracket is missing")])
+        );
+        assert_eq!(
+            told("[\n{\"a\": \"1\n"),
+            owned(&[(3, "the array breaks off: its closing bracket is missing")])
+        );
+        assert_eq!(told("[1]\n{\"a\": 1}\n{}"), owned(&[(2, "bytes after the end of the array")]));
+        assert_eq!(
+            told("[\"123456789012345678901234567890\", 1]"),
+            owned(&[(1, "an element of more than 20 bytes (`max_line_bytes`)")])
+        );
     }
 }

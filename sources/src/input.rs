@@ -54,6 +54,13 @@ impl Input {
                 std::io::Error::new(std::io::ErrorKind::IsADirectory, "is a folder; name files or a glob");
             return Err(SourceError::io(path, error));
         }
+        if !metadata.is_file() {
+            let error = std::io::Error::new(
+                std::io::ErrorKind::InvalidInput,
+                "is not a regular file; an input is read twice, so write it to a file first",
+            );
+            return Err(SourceError::io(path, error));
+        }
         Ok(Self {
             name: path.to_string_lossy().into_owned(),
             size: metadata.len(),
