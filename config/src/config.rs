@@ -63,7 +63,7 @@ pub struct Config {
     pub override_processor: bool,
 
     /// Factor of a first resize before the processor's (28: as `qwen_vl_utils.fetch_image` does)
-    #[arg(long, value_name = "N", help_heading = "Model")]
+    #[arg(long, value_name = "N", help_heading = "Model", visible_alias = "factor")]
     pub first_resize: Option<u32>,
 
     /// The date that templates see through `strftime_now`, as YYYY-MM-DD

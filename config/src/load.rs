@@ -244,6 +244,11 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     if prefix.starts_with("__") {
         return invalid("shard_prefix", "must not start with `__`: WebDataset readers skip such names");
     }
+    let module = config.sample_module.split('.').chain([config.sample_class_name.as_str()]);
+    if let Some(part) = module.into_iter().find(|part| !is_python_name(part)) {
+        let message = format!("{part:?} is not a name that Python can import");
+        return invalid("sample_module", &message);
+    }
     if config.max_samples_per_shard == 0 || config.max_shard_size.0 == 0 || config.shards_multiple == 0 {
         return invalid("max_samples_per_shard", "shard limits and `shards_multiple` must be at least 1");
     }
@@ -254,6 +259,13 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         return invalid("threads", "must be between 1 and 4096; leave it out for all cores");
     }
     Ok(())
+}
+
+/// Python takes more letters than ASCII; a module that uses them is not known to exist.
+fn is_python_name(name: &str) -> bool {
+    let mut characters = name.chars();
+    characters.next().is_some_and(|first| first.is_alphabetic() || first == '_')
+        && characters.all(|other| other.is_alphanumeric() || other == '_')
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ pub enum Error {
         message: String,
     },
     /// Nothing was accepted, and Energon refuses an empty set.
-    #[error("none of {read} records was accepted; {rejects} names the reason of each")]
+    #[error("{}", nothing_accepted(*read, rejects))]
     NothingAccepted {
         /// Records read.
         read: u64,
@@ -138,6 +138,13 @@ pub mod exit {
     pub const CONFIG: u8 = 78;
 }
 
+fn nothing_accepted(read: u64, rejects: &std::path::Path) -> String {
+    match read {
+        0 => "the inputs hold no records".to_owned(),
+        _ => format!("none of {read} records was accepted; {} names the reason of each", rejects.display()),
+    }
+}
+
 fn is_no_file(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::IsADirectory)
 }
@@ -167,13 +174,17 @@ impl Error {
             Self::OtherJob { .. } => "write to a new folder with --output; packd never overwrites an output",
             Self::NotAnOutput { .. } => "name a folder that does not exist or is empty",
             Self::Busy { .. } => "wait for it, or stop it, then run again",
-            Self::State { .. } => "the run folder was damaged; write to a new folder with --output",
+            Self::State { .. } => {
+                "free space or mend the rights if the system refused; if the file was damaged, write to a new \
+                 folder with --output"
+            }
             Self::Stopped { .. } => {
                 "mend the record, or let it go to the rejects (no --fail-fast, --overlong reject)"
             }
             Self::RecordChanged { .. } | Self::Source(SourceError::Changed { .. }) => {
                 "run again into a new folder when nothing writes to the inputs"
             }
+            Self::NothingAccepted { read: 0, .. } => "look whether the inputs are the right files",
             Self::NothingAccepted { .. } => {
                 "look at the reasons; `packd explain` shows the arithmetic of one record"
             }

@@ -281,7 +281,11 @@ fn shard_ranges(packs: u64, bytes: u64, config: &packd_config::Config) -> Vec<Ra
     // A val split takes whole shards: there must be one to spare.
     let least = if config.val_fraction > 0.0 { 2 } else { 1 };
     let shards = by_count.max(by_bytes).max(least);
-    let shards = shards.checked_next_multiple_of(config.shards_multiple).unwrap_or(u64::MAX).min(packs);
+    let multiple = shards.checked_next_multiple_of(config.shards_multiple).unwrap_or(u64::MAX);
+    let shards = multiple.min(packs);
+    if shards < multiple && config.shards_multiple > 1 && packs > 0 {
+        tracing::warn!(packs, shards_multiple = config.shards_multiple, "too few packs: one shard for each");
+    }
     (0..shards).map(|shard| packs * shard / shards..packs * (shard + 1) / shards).collect()
 }
 
