@@ -52,7 +52,7 @@ pub async fn explain(config: &Config, choice: &RecordChoice) -> Result<Option<Ex
                 if skip {
                     continue;
                 }
-                let validation = tools.validator.validate(block.bytes_of(record), source);
+                let validation = tools.validator.validate(block.bytes_of(record), source)?;
                 let chosen = match choice {
                     RecordChoice::Line(_) => true,
                     RecordChoice::Id(id) => validation.id.as_ref() == Some(id),

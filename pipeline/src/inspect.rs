@@ -5,14 +5,13 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use packd_sinks::METADATA_FOLDER;
-use packd_sources::{ImageHeader, OpenImage};
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::packed_set::{
     DataSet, Layout, Member, PackedJson, find_tars, members_at, members_of, read_member,
 };
-use crate::verify::{Info, media_type, open_sqlite};
+use crate::verify::{Info, media_type, open_sqlite, whole_image};
 
 /// A data set as a whole.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -156,10 +155,8 @@ fn image(tar: &File, members: &[Member], part: String) -> InspectedImage {
         return image;
     };
     image.bytes = member.size;
-    let header =
-        read_member(tar, member.offset, member.size).map_err(|error| error.to_string()).and_then(|bytes| {
-            ImageHeader::read(&OpenImage::Inline(bytes)).map_err(|verdict| verdict.to_string())
-        });
+    let bytes = read_member(tar, member.offset, member.size).map_err(|error| error.to_string());
+    let header = bytes.and_then(whole_image);
     match header {
         Ok(header) => {
             image.media_type = Some(media_type(header.format));

@@ -119,7 +119,7 @@ async fn measure_all(
     let inputs = Arc::clone(&tools.inputs);
     stages.spawn(read::read(inputs, start, max_record, to_validate, Arc::clone(progress), cancel.clone()));
     let validator = Arc::clone(&tools.validator);
-    let validate = move |block| Ok(measure::validate(block, &validator, None));
+    let validate = move |block| measure::validate(block, &validator, None);
     stages.spawn(bridge::ordered_map(
         Arc::clone(&tools.pool),
         "validate",

@@ -150,3 +150,25 @@ fn finished_files_that_were_damaged_are_made_again() {
         assert_same_tree(&folder.path().join("good"), &folder.path().join("out"), damaged);
     }
 }
+
+/// The bytes that were measured are the bytes that are written, or there is no shard.
+#[test]
+fn an_image_that_was_replaced_since_it_was_measured_stops_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    write_dataset(folder.path(), 300);
+    run_to_the_end(folder.path(), "out", &[]);
+    let shard = folder.path().join("out/node_000/webdataset/ps-000001.tar");
+    std::fs::remove_file(&shard).unwrap();
+    for number in [0, 2, 4, 6] {
+        let image = folder.path().join(format!("images/{number}.jpg"));
+        let mut bytes = std::fs::read(&image).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(&image, bytes).unwrap();
+    }
+    let again = run(folder.path(), "out", &[]);
+    let error = String::from_utf8_lossy(&again.stderr);
+    assert_eq!(again.status.code(), Some(74), "{error}");
+    assert!(error.contains("an image of the record was written to since it was measured"), "{error}");
+    assert!(!shard.exists());
+}

@@ -310,3 +310,30 @@ fn a_run_that_measures_again_writes_every_shard_again() {
     run(folder.path(), &[&arguments[..3], &["fresh"], &arguments[4..]].concat());
     common::assert_same_tree(&folder.path().join("fresh"), &folder.path().join("out"), "measured again");
 }
+
+/// Rounds that are dropped take their images with them.
+#[test]
+fn truncated_turns_keep_the_images_of_the_rounds_that_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    write_dataset(folder.path(), 10);
+    let turns: Vec<_> = ["<image> first", "<image> second"]
+        .iter()
+        .flat_map(|question| {
+            let answer = "word ".repeat(60);
+            [
+                serde_json::json!({"role": "user", "content": question}),
+                serde_json::json!({"role": "assistant", "content": answer}),
+            ]
+        })
+        .collect();
+    let record =
+        serde_json::json!({"id": "two", "messages": turns, "images": ["images/0.jpg", "images/1.png"]});
+    std::fs::write(folder.path().join("data.jsonl"), format!("{record}\n")).unwrap();
+    let arguments = ["run", "data.jsonl", "-o", "out", "--seq-len", "100", "--overlong", "truncate-turns"];
+    let (status, said) = run(folder.path(), &arguments);
+    assert_eq!(status, 0, "{said}");
+    let (jsons, _) = packed(&folder.path().join("out"));
+    assert_eq!(jsons[0]["images"][0].as_array().unwrap().len(), 1);
+    let (status, said) = run(folder.path(), &["verify", "out"]);
+    assert_eq!(status, 0, "{said}");
+}

@@ -3,13 +3,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use packd_contracts::Verdict;
+use packd_sources::ImageError;
 
 /// An output that could not be written, or an input that changed under the writer.
 ///
 /// Every message names the path or the record. Two things may be wrong: the place that is written to
 /// ([`Create`](Self::Create), [`Write`](Self::Write), [`Sqlite`](Self::Sqlite), [`Parquet`](Self::Parquet))
-/// or the data ([`Image`](Self::Image), [`ImageChanged`](Self::ImageChanged) and the rest).
+/// or the data ([`Image`](Self::Image), [`ImagesChanged`](Self::ImagesChanged) and the rest).
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
     /// A file or folder of the output cannot be created: a wrong path, no permission, a read-only disk.
@@ -66,7 +66,7 @@ pub enum SinkError {
         source: parquet::errors::ParquetError,
     },
     /// An image that was there when the record was measured cannot be opened any more.
-    #[error("{source_name}:{line}: image {image}: {verdict}")]
+    #[error("{source_name}:{line}: image {image}: {error}")]
     Image {
         /// The sub-sample's ordinal.
         ordinal: u64,
@@ -77,26 +77,20 @@ pub enum SinkError {
         /// The image's number in the record, from 0.
         image: usize,
         /// Why it cannot be opened.
-        verdict: Verdict,
+        error: ImageError,
     },
-    /// An image has another size than when the record was measured.
+    /// An image has another size or time of change than when the record was measured.
     #[error(
-        "{source_name}:{line}: image {image} changed while packd ran: {expected} bytes when measured, \
-         {found} now: run again when nothing writes to the images"
+        "{source_name}:{line}: an image of the record was written to since it was measured: run again \
+         into a new folder when nothing writes to the images"
     )]
-    ImageChanged {
+    ImagesChanged {
         /// The sub-sample's ordinal.
         ordinal: u64,
         /// The input, as configured.
         source_name: String,
         /// The record's line, from 1.
         line: u64,
-        /// The image's number in the record, from 0.
-        image: usize,
-        /// Bytes when it was measured.
-        expected: u64,
-        /// Bytes when it was written.
-        found: u64,
     },
     /// A packed sample that breaks a rule of the format; a fault of the caller, not of the data.
     #[error("packed sample {key}: {detail}")]
@@ -148,7 +142,7 @@ impl SinkError {
 
     /// True when the input is at fault (an image that vanished or changed), not the output.
     pub fn is_input(&self) -> bool {
-        matches!(self, Self::Image { .. } | Self::ImageChanged { .. })
+        matches!(self, Self::Image { .. } | Self::ImagesChanged { .. })
     }
 
     pub(crate) fn create(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {

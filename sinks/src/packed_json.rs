@@ -51,8 +51,9 @@ pub struct SubSample {
     pub patches: u32,
     /// The texts and images. Rounds that were dropped are dropped here as well.
     pub sample: Sample,
-    /// Bytes of each image when it was measured; another size now is an error.
-    pub image_sizes: Option<Vec<u64>>,
+    /// The [`ImageStamp`](packd_sources::ImageStamp) of its images when they were measured; another one
+    /// now is an error.
+    pub image_stamp: Option<u64>,
 }
 
 /// Samples that one training sequence holds, in their final order.
@@ -176,7 +177,7 @@ mod tests {
                 images: vec![ImageRef::Inline(vec![]); images],
                 extra,
             },
-            image_sizes: None,
+            image_stamp: None,
         }
     }
 

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use packd_contracts::{ImageRef, Reason, Verdict};
-use packd_sources::{ImageStore, OpenImage};
+use packd_sources::{ImageError, ImageStamp, ImageStore, OpenImage};
 
 use crate::checksums::hex128;
 use crate::hashed_tar::{FileEnd, HashedTar};
@@ -60,7 +59,7 @@ impl ShardWriter {
     /// Appends one packed sample: its images in order, then its json.
     ///
     /// # Errors
-    /// [`SinkError::Image`] and [`SinkError::ImageChanged`] name the sub-sample whose image cannot be
+    /// [`SinkError::Image`] and [`SinkError::ImagesChanged`] name the sub-sample whose image cannot be
     /// copied; the shard is then as it was before the call and may be continued without that sample.
     /// [`SinkError::PackedSample`] for a wrong key, [`SinkError::Write`] for a disk that is full.
     pub fn append(&mut self, packed: &PackedSample, images: &ImageStore) -> Result<(), SinkError> {
@@ -114,11 +113,16 @@ impl ShardWriter {
         let mut media_types = Vec::with_capacity(packed.sub_samples.len());
         for (s, sub) in packed.sub_samples.iter().enumerate() {
             let mut types = Vec::with_capacity(sub.sample.images.len());
+            let mut stamp = ImageStamp::default();
             for (j, image) in sub.sample.images.iter().enumerate() {
-                let name = image_part(s, j);
-                let (part, media_type) = self.append_image(packed, name, sub, j, image, images)?;
+                let open = images.open(image, sub.source_index).map_err(|error| lost(sub, j, error))?;
+                stamp.add(&open);
+                let (part, media_type) = self.append_image(packed, image_part(s, j), sub, j, open)?;
                 parts.push(part);
                 types.push(media_type);
+            }
+            if sub.image_stamp.is_some_and(|measured| measured != stamp.finish()) {
+                return Err(changed(sub));
             }
             media_types.push(types);
         }
@@ -143,36 +147,19 @@ impl ShardWriter {
         name: String,
         sub: &SubSample,
         j: usize,
-        image: &ImageRef,
-        images: &ImageStore,
+        mut image: OpenImage,
     ) -> Result<(Part, &'static str), SinkError> {
-        let opened;
-        let (mut file, size) = match image {
-            ImageRef::Inline(bytes) => (Err(bytes.as_slice()), bytes.len() as u64),
-            ImageRef::Path(_) => {
-                opened = images.open(image, sub.source_index).map_err(|verdict| lost(sub, j, verdict))?;
-                match opened {
-                    OpenImage::File { file, size, .. } => (Ok(file), size),
-                    OpenImage::Inline(ref bytes) => (Err(bytes.as_slice()), bytes.len() as u64),
-                }
-            }
-        };
-        let measured = sub.image_sizes.as_ref().and_then(|sizes| sizes.get(j)).copied();
-        if let Some(expected) = measured.filter(|&expected| expected != size) {
-            return Err(changed(sub, j, expected, size));
-        }
+        let size = image.size();
         let offset = self.append_header(packed, &name, size)?;
-        let media_type = match &mut file {
-            Err(bytes) => {
+        let media_type = match &mut image {
+            OpenImage::Inline(bytes) => {
                 self.tar.put(bytes)?;
                 media_type(bytes)
             }
-            Ok(file) => match self.tar.put_file(file, size)? {
+            OpenImage::File { file, .. } => match self.tar.put_file(file, size)? {
                 Ok(head) => media_type(&head),
-                Err(FileEnd::Short(found)) => return Err(changed(sub, j, size, found)),
-                Err(FileEnd::Failed(e)) => {
-                    return Err(lost(sub, j, Verdict::new(Reason::ImageUnreadable, e.to_string())));
-                }
+                Err(FileEnd::Short) => return Err(changed(sub)),
+                Err(FileEnd::Failed(error)) => return Err(lost(sub, j, image.fault(error))),
             },
         };
         self.tar.pad(BLOCK)?;
@@ -230,17 +217,12 @@ fn refused(packed: &PackedSample, detail: String) -> SinkError {
     SinkError::PackedSample { key: packed.key.clone(), detail }
 }
 
-fn lost(sub: &SubSample, image: usize, verdict: Verdict) -> SinkError {
-    SinkError::Image {
-        ordinal: sub.ordinal,
-        source_name: sub.source.to_string(),
-        line: sub.line,
-        image,
-        verdict,
-    }
+fn lost(sub: &SubSample, image: usize, error: ImageError) -> SinkError {
+    let source_name = sub.source.to_string();
+    SinkError::Image { ordinal: sub.ordinal, source_name, line: sub.line, image, error }
 }
 
-fn changed(sub: &SubSample, image: usize, expected: u64, found: u64) -> SinkError {
+fn changed(sub: &SubSample) -> SinkError {
     let source_name = sub.source.to_string();
-    SinkError::ImageChanged { ordinal: sub.ordinal, source_name, line: sub.line, image, expected, found }
+    SinkError::ImagesChanged { ordinal: sub.ordinal, source_name, line: sub.line }
 }

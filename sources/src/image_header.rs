@@ -1,16 +1,14 @@
-//! Format, size and completeness of an image, from its first and last bytes.
+//! Format and size of an image, from its first bytes.
 //!
 //! Sizes are those that Pillow's `Image.open` reports: EXIF orientation is not applied.
 
-use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::io::ErrorKind;
 
 use imagesize::ImageType;
 use packd_contracts::{Reason, Verdict};
 
-use crate::image_store::OpenImage;
 use crate::image_tail::is_complete;
+use crate::open_image::{ImageError, OpenImage};
 
 /// An image format that the trainer's loader opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,7 +27,7 @@ pub enum ImageFormat {
     Tiff,
 }
 
-/// What the head and tail of an image say.
+/// What the head of an image says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageHeader {
     /// The format, by content.
@@ -62,66 +60,50 @@ impl ImageFormat {
 /// Most headers end well before this; a second, longer read follows where one does not.
 const FIRST_READ: usize = 8 << 10;
 const SECOND_READ: usize = 64 << 10;
-/// Where end markers are looked for.
-const TAIL: usize = 64;
 
 impl ImageHeader {
-    /// Reads the header on the handle that is open already, and checks that the image is whole.
+    /// Reads the header on the handle that is open already.
     ///
     /// # Errors
-    /// A verdict: `image-empty`, `image-format`, `image-unreadable`, `image-truncated`.
-    pub fn read(image: &OpenImage) -> Result<Self, Verdict> {
-        match image {
-            OpenImage::File { file, size, path, .. } => Self::of_file(file, *size).map_err(|mut verdict| {
-                let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-                verdict.detail = format!("{name}: {}", verdict.detail);
-                verdict
-            }),
-            OpenImage::Inline(bytes) => Self::of_bytes(bytes),
-        }
-    }
-
-    fn of_bytes(bytes: &[u8]) -> Result<Self, Verdict> {
-        let format = format_of(bytes)?;
-        let size = imagesize::blob_size(bytes).map_err(broken_header)?;
-        let tail = &bytes[bytes.len().saturating_sub(TAIL)..];
-        let header = Self::new(format, size, bytes, bytes.len() as u64)?;
-        if is_complete(format, bytes, tail, bytes.len() as u64, || Ok(bytes.to_vec()))? {
-            return Ok(header);
-        }
-        Err(truncated(bytes.len() as u64))
-    }
-
-    fn of_file(file: &File, size: u64) -> Result<Self, Verdict> {
-        let unreadable = |error: std::io::Error| Verdict::new(Reason::ImageUnreadable, error.to_string());
+    /// A verdict (`image-empty`, `image-format`, `image-unreadable`, `image-truncated`), or a system that
+    /// cannot read.
+    pub fn read(image: &OpenImage) -> Result<Self, ImageError> {
+        let unreadable = |error| image.fault(error);
+        let size = image.size();
         let mut head = Vec::new();
-        read_head(file, &mut head, FIRST_READ.min(size as usize)).map_err(unreadable)?;
-        let format = format_of(&head)?;
+        read_head(image, &mut head, FIRST_READ).map_err(unreadable)?;
+        let format = format_of(&head).map_err(|verdict| named(image, verdict))?;
         let mut dimensions = imagesize::blob_size(&head);
         if dimensions.is_err() && size > head.len() as u64 {
-            read_head(file, &mut head, SECOND_READ.min(size as usize)).map_err(unreadable)?;
+            read_head(image, &mut head, SECOND_READ).map_err(unreadable)?;
             dimensions = imagesize::blob_size(&head);
         }
         if dimensions.is_err() && size > head.len() as u64 {
-            let mut reader = BufReader::new(FileAt { file, at: 0, size });
-            dimensions = imagesize::reader_size(&mut reader);
+            dimensions = imagesize::reader_size(&mut image.reader());
         }
-        let header = Self::new(format, dimensions.map_err(broken_header)?, &head, size)?;
-        let mut tail = [0; TAIL];
-        let tail = if size as usize <= head.len() {
-            &head[head.len().saturating_sub(TAIL)..]
-        } else {
-            let at = size.saturating_sub(TAIL as u64);
-            let tail = &mut tail[..(size - at) as usize];
-            file.read_exact_at(tail, at).map_err(unreadable)?;
-            &*tail
+        let dimensions = match dimensions {
+            Err(imagesize::ImageError::IoError(error)) if error.kind() != ErrorKind::UnexpectedEof => {
+                return Err(unreadable(error));
+            }
+            dimensions => dimensions.map_err(broken_header),
         };
-        let whole = || {
-            let mut bytes = Vec::new();
-            read_head(file, &mut bytes, size as usize).map_err(unreadable)?;
-            Ok(bytes)
-        };
-        if is_complete(format, &head, tail, size, whole)? { Ok(header) } else { Err(truncated(size)) }
+        let header = dimensions.and_then(|dimensions| Self::new(format, dimensions, &head, size));
+        header.map_err(|verdict| named(image, verdict))
+    }
+
+    /// Checks that the image of this header is all there: its end marker, or, where it is not among the last
+    /// bytes, its structure. Bitmaps have no end marker and are decoded, so look at the size first.
+    ///
+    /// # Errors
+    /// The verdict `image-truncated`, or a system that cannot read.
+    pub fn check_complete(&self, image: &OpenImage) -> Result<(), ImageError> {
+        let pixels = u64::from(self.width) * u64::from(self.height);
+        let complete = is_complete(image, self.format, pixels);
+        if complete.map_err(|error| image.fault(error))? {
+            return Ok(());
+        }
+        let detail = format!("the image breaks off; the file has {} bytes", self.bytes);
+        Err(named(image, Verdict::new(Reason::ImageTruncated, detail)))
     }
 
     fn new(
@@ -195,23 +177,21 @@ fn format_of(head: &[u8]) -> Result<ImageFormat, Verdict> {
 }
 
 fn broken_header(error: imagesize::ImageError) -> Verdict {
-    let reason = match error {
-        imagesize::ImageError::IoError(ref error) if error.kind() != std::io::ErrorKind::UnexpectedEof => {
-            Reason::ImageUnreadable
-        }
-        _ => Reason::ImageTruncated,
-    };
-    Verdict::new(reason, format!("the header cannot be read: {error}"))
+    Verdict::new(Reason::ImageTruncated, format!("the header cannot be read: {error}"))
 }
 
-fn truncated(size: u64) -> Verdict {
-    Verdict::new(Reason::ImageTruncated, format!("the image breaks off; the file has {size} bytes"))
+/// A verdict on a file says which.
+fn named(image: &OpenImage, verdict: Verdict) -> ImageError {
+    let OpenImage::File { path, .. } = image else { return verdict.into() };
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    Verdict::new(verdict.reason, format!("{name}: {}", verdict.detail)).into()
 }
 
-fn read_head(file: &File, head: &mut Vec<u8>, len: usize) -> std::io::Result<()> {
+/// Makes `head` the first `len` bytes of the image, or all of them.
+fn read_head(image: &OpenImage, head: &mut Vec<u8>, len: usize) -> std::io::Result<()> {
     let have = head.len();
-    head.resize(len, 0);
-    file.read_exact_at(&mut head[have..], have as u64)
+    head.resize(image.size().min(len as u64) as usize, 0);
+    image.read_exact_at(&mut head[have..], have as u64)
 }
 
 /// EXIF orientation 5 to 8, which swap width and height.
@@ -240,33 +220,6 @@ fn transposes(tiff: &[u8]) -> Option<bool> {
         }
     }
     Some(false)
-}
-
-/// A file read by place, so that a shared handle's own position does not move.
-struct FileAt<'a> {
-    file: &'a File,
-    at: u64,
-    size: u64,
-}
-
-impl Read for FileAt<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let count = self.file.read_at(buffer, self.at)?;
-        self.at += count as u64;
-        Ok(count)
-    }
-}
-
-impl Seek for FileAt<'_> {
-    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
-        let at = match to {
-            SeekFrom::Start(at) => Some(at),
-            SeekFrom::Current(by) => self.at.checked_add_signed(by),
-            SeekFrom::End(by) => self.size.checked_add_signed(by),
-        };
-        self.at = at.ok_or(std::io::ErrorKind::InvalidInput)?;
-        Ok(self.at)
-    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use packd_contracts::{ImageRef, Reason, Verdict};
 
 use crate::error::SourceError;
+use crate::open_image::{ImageError, OpenImage};
 
 /// Which files an [`ImageStore`] may open.
 #[derive(Debug, Clone, Default)]
@@ -21,24 +22,6 @@ pub struct ImageStoreOptions {
     pub allow_root: Vec<PathBuf>,
     /// Follow symbolic links that lead out of the roots.
     pub follow_symlinks: bool,
-}
-
-/// An image that was opened for reading.
-#[derive(Debug)]
-pub enum OpenImage {
-    /// A file, positioned at its start.
-    File {
-        /// The open handle.
-        file: File,
-        /// Its size in bytes when it was opened.
-        size: u64,
-        /// When it was last changed, in nanoseconds since 1970.
-        modified: u64,
-        /// The path that was opened, for messages.
-        path: PathBuf,
-    },
-    /// Bytes that stood in the record itself.
-    Inline(Vec<u8>),
 }
 
 /// Opens images; share it between threads by reference.
@@ -86,21 +69,21 @@ impl ImageStore {
     /// Opens one image of a record of input `source`.
     ///
     /// # Errors
-    /// A verdict: `image-missing`, `image-outside-root`, `image-scheme` or `image-unreadable`.
-    pub fn open(&self, image: &ImageRef, source: usize) -> Result<OpenImage, Verdict> {
+    /// A verdict (`image-missing`, `image-outside-root`, `image-scheme`, `image-unreadable`), or a system
+    /// that cannot open more files or read them.
+    pub fn open(&self, image: &ImageRef, source: usize) -> Result<OpenImage, ImageError> {
         match image {
             ImageRef::Inline(bytes) => Ok(OpenImage::Inline(bytes.clone())),
             ImageRef::Path(name) => self.open_path(name, source),
         }
     }
 
-    fn open_path(&self, name: &str, source: usize) -> Result<OpenImage, Verdict> {
+    fn open_path(&self, name: &str, source: usize) -> Result<OpenImage, ImageError> {
         let (root, relative) = self.locate(name, source)?;
         let file = self.open_beneath(root, &relative, name)?;
-        let unreadable = |error| Verdict::new(Reason::ImageUnreadable, format!("{name}: {error}"));
-        let metadata = file.metadata().map_err(unreadable)?;
+        let metadata = file.metadata().map_err(|error| ImageError::io(Path::new(name), error))?;
         if !metadata.is_file() {
-            return Err(Verdict::new(Reason::ImageUnreadable, format!("{name}: not a file")));
+            return Err(Verdict::new(Reason::ImageUnreadable, format!("{name}: not a file")).into());
         }
         let modified =
             metadata.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
@@ -116,7 +99,10 @@ impl ImageStore {
     fn locate(&self, name: &str, source: usize) -> Result<(&Root, PathBuf), Verdict> {
         let name = match name.split_once("://") {
             None => name,
-            Some(("file", path)) => path,
+            // As `qwen_vl_utils` reads it: `%` is a letter like any other.
+            Some(("file", path)) => {
+                path.strip_prefix("localhost").filter(|path| path.starts_with('/')).unwrap_or(path)
+            }
             Some((scheme, _))
                 if scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '+' || c == '-') =>
             {
@@ -136,31 +122,30 @@ impl ImageStore {
         found.ok_or_else(|| outside(name))
     }
 
-    fn open_beneath(&self, root: &Root, relative: &Path, name: &str) -> Result<File, Verdict> {
-        let verdict = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
-                Verdict::new(Reason::ImageMissing, format!("{name}: no such file"))
-            }
-            _ => Verdict::new(Reason::ImageUnreadable, format!("{name}: {error}")),
-        };
+    fn open_beneath(&self, root: &Root, relative: &Path, name: &str) -> Result<File, ImageError> {
+        let failed = |error| ImageError::io(Path::new(name), error);
         if self.follow_symlinks {
             // Links may lead out, `..` in the record may not.
             if leaves(relative) {
-                return Err(outside(name));
+                return Err(outside(name).into());
             }
-            return open_without_waiting(&root.path.join(relative)).map_err(verdict);
+            return open_without_waiting(&root.path.join(relative)).map_err(failed);
         }
         match open_in_kernel(root, relative) {
+            Ok(file) => return Ok(file),
+            Err(Refused::System(error)) => return Err(failed(error)),
+            Err(Refused::MayBeOutside | Refused::Unsupported) => {}
+        }
+        let real = root.path.join(relative).canonicalize().map_err(failed)?;
+        let below = |root: &'_ Root| real.strip_prefix(&root.real).ok().map(Path::to_owned);
+        let found = self.roots.iter().find_map(|root| below(root).map(|relative| (root, relative)));
+        let (root, relative) = found.ok_or_else(|| outside(name))?;
+        // A resolved path has no links: one that leads out now was put there since.
+        match open_in_kernel(root, &relative) {
             Ok(file) => Ok(file),
-            Err(Refused::System(error)) => Err(verdict(error)),
-            Err(Refused::MayBeOutside) => {
-                let real = root.path.join(relative).canonicalize().map_err(verdict)?;
-                if self.roots.iter().any(|root| real.starts_with(&root.real)) {
-                    open_without_waiting(&real).map_err(verdict)
-                } else {
-                    Err(outside(name))
-                }
-            }
+            Err(Refused::System(error)) => Err(failed(error)),
+            Err(Refused::MayBeOutside) => Err(outside(name).into()),
+            Err(Refused::Unsupported) => open_without_waiting(&real).map_err(failed),
         }
     }
 }
@@ -202,8 +187,10 @@ fn leaves(relative: &Path) -> bool {
 }
 
 enum Refused {
-    /// The path may lead out, or this system cannot tell.
+    /// The path may lead out.
     MayBeOutside,
+    /// This system cannot tell.
+    Unsupported,
     System(std::io::Error),
 }
 
@@ -221,12 +208,13 @@ fn open_in_kernel(root: &Root, relative: &Path) -> Result<File, Refused> {
         ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
     ) {
         Ok(handle) => Ok(File::from(handle)),
-        Err(Errno::XDEV | Errno::NOSYS | Errno::AGAIN | Errno::PERM) => Err(Refused::MayBeOutside),
+        Err(Errno::XDEV | Errno::AGAIN) => Err(Refused::MayBeOutside),
+        Err(Errno::NOSYS | Errno::PERM) => Err(Refused::Unsupported),
         Err(error) => Err(Refused::System(error.into())),
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 fn open_in_kernel(_: &Root, _: &Path) -> Result<File, Refused> {
-    Err(Refused::MayBeOutside)
+    Err(Refused::Unsupported)
 }

@@ -9,8 +9,7 @@ use packd_contracts::{
     Contract, Counter, IMAGE, ImageRef, ImageSize, ParsedRecord, Reason, RecordOptions, Sample, Verdict,
     count_placeholders, keep_rounds, parse_record, repair_placeholders,
 };
-use packd_sources::{ImageHeader, ImageStore, OpenImage};
-use xxhash_rust::xxh3::Xxh3;
+use packd_sources::{ImageError, ImageHeader, ImageStamp, ImageStore, SourceError};
 
 use crate::decode::decode_fully;
 
@@ -41,8 +40,18 @@ pub struct ValidSample {
     pub image_blocks: Vec<u32>,
     /// Images whose EXIF orientation swaps their sides in a loader that applies it.
     pub exif_transposed: u32,
-    /// Hash of size and time of each image file: the images are unchanged while it is the same.
-    pub image_stamp: u64,
+    /// The [`ImageStamp`] after each image: the last one is that of the sample.
+    pub image_stamps: Vec<u64>,
+}
+
+impl ValidSample {
+    /// The [`ImageStamp`] of the sample's first `images` images.
+    pub fn image_stamp(&self, images: usize) -> u64 {
+        match images.checked_sub(1) {
+            Some(last) => self.image_stamps[last],
+            None => ImageStamp::default().finish(),
+        }
+    }
 }
 
 /// What became of one record.
@@ -75,12 +84,21 @@ impl Validator {
     }
 
     /// Judges one record of input `source`.
-    pub fn validate(&self, record: &[u8], source: usize) -> Validation {
+    ///
+    /// # Errors
+    /// The system cannot open or read images, whatever the record.
+    pub fn validate(&self, record: &[u8], source: usize) -> Result<Validation, SourceError> {
         let ParsedRecord { id, sample, stated_sizes, unknown_keys } = parse_record(record, &self.record);
         let outcome = sample
             .and_then(|sample| self.apply_policies(sample))
+            .map_err(ImageError::from)
             .and_then(|sample| self.check_images(sample, &stated_sizes, source));
-        Validation { id, unknown_keys, outcome }
+        let outcome = match outcome {
+            Ok(valid) => Ok(valid),
+            Err(ImageError::Verdict(verdict)) => Err(verdict),
+            Err(ImageError::System(error)) => return Err(error),
+        };
+        Ok(Validation { id, unknown_keys, outcome })
     }
 
     /// The sample of a record that was validated before, for the writer: the same policies, no image
@@ -154,26 +172,29 @@ impl Validator {
         sample: Sample,
         stated: &[(u32, u32)],
         source: usize,
-    ) -> Result<ValidSample, Verdict> {
+    ) -> Result<ValidSample, ImageError> {
         let count = sample.images.len();
         let mut valid = ValidSample {
             sample,
             sizes: Vec::with_capacity(count),
             image_blocks: Vec::with_capacity(count),
             exif_transposed: 0,
-            image_stamp: 0,
+            image_stamps: Vec::with_capacity(count),
         };
-        let mut stamp = Xxh3::new();
+        let mut stamp = ImageStamp::default();
         for (number, image) in valid.sample.images.iter().enumerate() {
             let checked = self.check_image(image, source, stated.get(number), &mut stamp);
-            let (size, bytes, transposed) = checked.map_err(|verdict| {
-                Verdict::new(verdict.reason, format!("image {}: {}", number + 1, verdict.detail))
+            let (size, bytes, transposed) = checked.map_err(|error| match error {
+                ImageError::Verdict(verdict) => {
+                    Verdict::new(verdict.reason, format!("image {}: {}", number + 1, verdict.detail)).into()
+                }
+                system => system,
             })?;
             valid.exif_transposed += u32::from(transposed);
             valid.sizes.push(size);
             valid.image_blocks.push((1 + bytes.div_ceil(TAR_BLOCK)) as u32);
+            valid.image_stamps.push(stamp.finish());
         }
-        valid.image_stamp = stamp.digest();
         Ok(valid)
     }
 
@@ -183,22 +204,14 @@ impl Validator {
         image: &ImageRef,
         source: usize,
         stated: Option<&(u32, u32)>,
-        stamp: &mut Xxh3,
-    ) -> Result<(ImageSize, u64, bool), Verdict> {
+        stamp: &mut ImageStamp,
+    ) -> Result<(ImageSize, u64, bool), ImageError> {
         let open = self.images.open(image, source)?;
-        let bytes = match &open {
-            OpenImage::File { size, modified, .. } => {
-                stamp.update(&size.to_le_bytes());
-                stamp.update(&modified.to_le_bytes());
-                *size
-            }
-            OpenImage::Inline(bytes) => bytes.len() as u64,
-        };
+        stamp.add(&open);
+        let bytes = open.size();
         if bytes > MAX_MEMBER_BYTES {
-            return Err(Verdict::new(
-                Reason::ImageTooLarge,
-                format!("{bytes} bytes; a tar member holds 8 GiB"),
-            ));
+            let detail = format!("{bytes} bytes; a tar member holds 8 GiB");
+            return Err(Verdict::new(Reason::ImageTooLarge, detail).into());
         }
         if self.verify_images == VerifyImages::None {
             let (width, height) =
@@ -212,8 +225,9 @@ impl Validator {
         }
         let header = ImageHeader::read(&open)?;
         self.check_pixels(header.width, header.height)?;
+        header.check_complete(&open)?;
         if self.verify_images == VerifyImages::Decode {
-            decode_fully(open, self.max_image_pixels)?;
+            decode_fully(&open, self.max_image_pixels)?;
         }
         Ok((ImageSize { width: header.width, height: header.height }, bytes, header.transposed))
     }

@@ -136,6 +136,7 @@ pub(crate) fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     output::start_logging(&cli.global);
+    allow_open_files();
     let Some((_, matches)) = matches.subcommand() else { unreachable!("clap requires a command") };
     let result = match cli.command {
         Command::Run(args) => run::run(&args, &cli.global, matches),
@@ -149,4 +150,12 @@ pub(crate) fn main() -> ExitCode {
         Command::Config(command) => config::run(&command, matches),
     };
     result.unwrap_or_else(|error| output::print_error(&error, &cli.global))
+}
+
+/// A large run reads from thousands of files at once; the usual limit of 1024 is for programs that call
+/// `select`, and every process may raise it.
+fn allow_open_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
 }

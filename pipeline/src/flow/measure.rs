@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use packd_contracts::{Reason, Verdict};
 use packd_sinks::Reject;
-use packd_sources::{Input, RawRecord, RecordBlock};
+use packd_sources::{Input, RawRecord, RecordBlock, SourceError};
 use packd_stages::{Measured, TokenLength, Unmeasured, ValidSample, Validation, Validator};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -41,30 +41,33 @@ pub(crate) struct MeasuredBlock {
 }
 
 /// Judges every record of a block.
+///
+/// # Errors
+/// The system cannot read images.
 pub(crate) fn validate(
     read: ReadBlock,
     validator: &Validator,
     previous: Option<&Previous>,
-) -> ValidatedBlock {
+) -> Result<ValidatedBlock, Error> {
     let ReadBlock { block, seekable } = read;
     let judge = |record: &RawRecord| {
         let bytes = block.bytes_of(record);
         let hash = xxh3_128(bytes);
-        let validation = validate_one(validator, bytes, block.source);
-        let stamp = || validation.outcome.as_ref().ok().map(|valid| valid.image_stamp);
+        let validation = validate_one(validator, bytes, block.source)?;
+        let stamp = || validation.outcome.as_ref().ok().map(|valid| valid.image_stamp(valid.sizes.len()));
         let known = previous.and_then(|previous| previous.get(hash, stamp));
-        Judged { record: *record, hash, validation, known }
+        Ok(Judged { record: *record, hash, validation, known })
     };
-    let records = block.records.iter().map(judge).collect();
-    ValidatedBlock { block, seekable, records }
+    let records = block.records.iter().map(judge).collect::<Result<_, Error>>()?;
+    Ok(ValidatedBlock { block, seekable, records })
 }
 
 /// A hostile image may find a fault in a decoder: that is a verdict on its record, not the end of the run.
-fn validate_one(validator: &Validator, record: &[u8], source: usize) -> Validation {
+fn validate_one(validator: &Validator, record: &[u8], source: usize) -> Result<Validation, SourceError> {
     let judged = catch_unwind(AssertUnwindSafe(|| validator.validate(record, source)));
     judged.unwrap_or_else(|_| {
         let verdict = Verdict::new(Reason::ImageUnreadable, "the decoder failed on the record's images");
-        Validation { id: None, unknown_keys: Vec::new(), outcome: Err(verdict) }
+        Ok(Validation { id: None, unknown_keys: Vec::new(), outcome: Err(verdict) })
     })
 }
 
@@ -162,6 +165,8 @@ impl MeasuredBlock {
             offset: record.offset,
             len: record.len as u32,
             line: u32::try_from(record.line).unwrap_or(u32::MAX),
+            // Rounds are dropped from the end, and their images with them.
+            image_stamp: valid.image_stamp(item.images as usize),
         });
         self.details.push(Details {
             id,
@@ -169,7 +174,6 @@ impl MeasuredBlock {
             image_tokens: lengths.image_tokens,
             rounds_dropped: lengths.rounds_dropped,
             record_hash,
-            image_stamp: valid.image_stamp,
         });
     }
 }

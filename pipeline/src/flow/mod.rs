@@ -135,7 +135,7 @@ async fn run_stages(job: &Arc<Job>, ledger: &Arc<Ledger>, finished: Finished) ->
     ));
 
     let (validator, previous) = (Arc::clone(&tools.validator), job.previous.clone());
-    let validate = move |block| Ok(measure::validate(block, &validator, previous.as_deref()));
+    let validate = move |block| measure::validate(block, &validator, previous.as_deref());
     let pool = || Arc::clone(&tools.pool);
     stages.spawn(bridge::ordered_map(pool(), "validate", from_read, to_measure, cancel.clone(), validate));
 

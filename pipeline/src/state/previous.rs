@@ -83,7 +83,7 @@ impl Previous {
                     rounds: 0,
                     rounds_dropped: 0,
                 };
-                known.insert(details.record_hash, Remembered { measured, image_stamp: details.image_stamp });
+                known.insert(details.record_hash, Remembered { measured, image_stamp: row.image_stamp });
             }
         }
         Ok(Self(known))

@@ -1,4 +1,4 @@
-//! What the packer and the writer need of a sample, in 32 bytes.
+//! What the packer and the writer need of a sample, in 40 bytes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,7 +8,7 @@ use packd_stages::bin_pack::Item;
 
 use crate::error::Error;
 
-/// One measured sample: 16 bytes for the packer, 16 that tell where its record lies.
+/// One measured sample: 16 bytes for the packer, 24 for the writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row {
     /// Tokens.
@@ -29,9 +29,11 @@ pub(crate) struct Row {
     pub(crate) len: u32,
     /// Line of the record; stays at the largest value beyond it.
     pub(crate) line: u32,
+    /// See [`packd_sources::ImageStamp`].
+    pub(crate) image_stamp: u64,
 }
 
-pub(crate) const ROW_BYTES: usize = 32;
+pub(crate) const ROW_BYTES: usize = 40;
 
 impl Row {
     pub(crate) fn to_bytes(self) -> [u8; ROW_BYTES] {
@@ -45,6 +47,7 @@ impl Row {
         bytes[18..24].copy_from_slice(&self.offset.to_le_bytes()[..6]);
         bytes[24..28].copy_from_slice(&self.len.to_le_bytes());
         bytes[28..32].copy_from_slice(&self.line.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.image_stamp.to_le_bytes());
         bytes
     }
 
@@ -61,6 +64,7 @@ impl Row {
             offset: u64::from(u32_at(18)) | u64::from(u16_at(22)) << 32,
             len: u32_at(24),
             line: u32_at(28),
+            image_stamp: u64::from(u32_at(32)) | u64::from(u32_at(36)) << 32,
         }
     }
 
@@ -154,6 +158,7 @@ mod tests {
             offset: 0x1314_1516_1718,
             len: 0x191a_1b1c,
             line: 0x1d1e_1f20,
+            image_stamp: 0x2122_2324_2526_2728,
         };
         assert_eq!(Row::from_bytes(&row.to_bytes()), row);
     }
@@ -171,6 +176,7 @@ mod tests {
             offset: n.into(),
             len: 1,
             line: n,
+            image_stamp: 0,
         };
         let mut files = Vec::new();
         for (unit, range) in [0..3_u32, 3..3, 3..10].into_iter().enumerate() {

@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `000000.rows` | 32 bytes a sample, for the packer and the writer |
+//! | `000000.rows` | 40 bytes a sample, for the packer and the writer |
 //! | `000000.details` | the rest of what was measured, for the tables and `--previous` (postcard in zstd) |
 //! | `000000.rejects` | the rejects, as they will stand in `rejects.jsonl` |
 //! | `000000.spool` | the records themselves, where their input cannot be read by offset |
@@ -31,8 +31,6 @@ pub(crate) struct Details {
     pub(crate) rounds_dropped: u32,
     /// XXH3-128 of the record's bytes.
     pub(crate) record_hash: u128,
-    /// See [`packd_stages::ValidSample::image_stamp`].
-    pub(crate) image_stamp: u64,
 }
 
 /// Collects what was measured until the unit is full.

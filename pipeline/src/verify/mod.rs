@@ -23,7 +23,7 @@ mod tables;
 use std::path::PathBuf;
 
 pub use fault::{Fault, FaultKind};
-pub(crate) use images::media_type;
+pub(crate) use images::{media_type, whole_image};
 pub(crate) use info::Info;
 pub use report::VerifyReport;
 pub(crate) use sqlite::open as open_sqlite;

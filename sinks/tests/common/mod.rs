@@ -48,7 +48,7 @@ pub(crate) fn sub_sample(ordinal: u64, length: u32, images: Vec<ImageRef>) -> Su
             images,
             ..Sample::default()
         },
-        image_sizes: None,
+        image_stamp: None,
     }
 }
 
