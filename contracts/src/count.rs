@@ -59,6 +59,30 @@ pub struct Fit {
     pub count: TokenCount,
 }
 
+impl Fit {
+    /// The most of `all` rounds that fit into `seq_len`, for counts that cannot be taken round by round;
+    /// `count` tells how many images a number of rounds keeps, and what they count together.
+    pub(crate) fn by_halving(
+        all: usize,
+        seq_len: u32,
+        count: impl Fn(usize) -> Result<(usize, TokenCount), Verdict>,
+    ) -> Result<Option<Self>, Verdict> {
+        let (mut fitting, mut too_many) = (0, all + 1);
+        let mut best = None;
+        while fitting + 1 < too_many {
+            let rounds = fitting.midpoint(too_many);
+            let (images, count) = count(rounds)?;
+            if count.length <= seq_len {
+                fitting = rounds;
+                best = Some(Self { rounds, images, count });
+            } else {
+                too_many = rounds;
+            }
+        }
+        Ok(best)
+    }
+}
+
 /// One line of the arithmetic of a record (`packd explain`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExplainLine {

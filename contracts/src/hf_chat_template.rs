@@ -69,21 +69,12 @@ impl HfChatTemplate {
         grids: &[ImageGrid],
         seq_len: u32,
     ) -> Result<Option<Fit>, Verdict> {
-        let (mut fitting, mut too_many) = (0, sample.prompts.len() + 1);
-        let mut best = None;
-        while fitting + 1 < too_many {
-            let rounds = fitting.midpoint(too_many);
+        let all = sample.prompts.len();
+        Fit::by_halving(all, seq_len, |rounds| {
             let images = placeholders::images_of_rounds(sample, rounds).min(grids.len());
-            let images = if rounds == sample.prompts.len() { grids.len() } else { images };
-            let count = self.count_rounds(sample, rounds, &grids[..images])?;
-            if count.length <= seq_len {
-                fitting = rounds;
-                best = Some(Fit { rounds, images, count });
-            } else {
-                too_many = rounds;
-            }
-        }
-        Ok(best)
+            let images = if rounds == all { grids.len() } else { images };
+            Ok((images, self.count_rounds(sample, rounds, &grids[..images])?))
+        })
     }
 
     /// The arithmetic line by line.

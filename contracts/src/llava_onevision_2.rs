@@ -127,23 +127,13 @@ impl LlavaOnevision2 {
         grids: &[ImageGrid],
         seq_len: u32,
     ) -> Result<Option<Fit>, Verdict> {
-        let (mut fitting, mut too_many) = (0, prompts.len() + 1);
-        let mut best = None;
-        while fitting + 1 < too_many {
-            let rounds = fitting.midpoint(too_many);
-            let images =
-                placeholders::placeholders_of_rounds(prompts, captions, grids.len(), rounds).min(grids.len());
-            // all rounds with all images is the sample itself
-            let images = if rounds == prompts.len() { grids.len() } else { images };
-            let count = self.count(&prompts[..rounds], &captions[..rounds], &grids[..images])?;
-            if count.length <= seq_len {
-                fitting = rounds;
-                best = Some(Fit { rounds, images, count });
-            } else {
-                too_many = rounds;
-            }
-        }
-        Ok(best)
+        let all = prompts.len();
+        Fit::by_halving(all, seq_len, |rounds| {
+            let images = placeholders::placeholders_of_rounds(prompts, captions, grids.len(), rounds);
+            // All rounds with all images is the sample itself.
+            let images = if rounds == all { grids.len() } else { images.min(grids.len()) };
+            Ok((images, self.count(&prompts[..rounds], &captions[..rounds], &grids[..images])?))
+        })
     }
 
     /// The arithmetic line by line.
