@@ -17,10 +17,10 @@ pub(super) struct Layout {
 }
 
 /// Streams of random numbers: the order of packs, and again once limits changed packs.
-const ORDER: u64 = 1;
+pub(super) const ORDER: u64 = 1;
 const ORDER_OF_CHANGED: u64 = 2;
 /// One stream for each pack follows.
-const INSIDE: u64 = 2 << 32;
+pub(super) const INSIDE: u64 = 2 << 32;
 
 /// Samples that are brought into order at a time, small enough for the first cache.
 const BLOCK: usize = 4096;

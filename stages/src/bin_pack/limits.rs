@@ -119,7 +119,7 @@ impl Limits {
 
     /// The reserved length in units of `pad_to_multiple`; samples of one class are interchangeable.
     #[inline]
-    pub(super) fn class(&self, length: u32) -> u32 {
+    pub fn class(&self, length: u32) -> u32 {
         if self.pad_to_multiple == 1 { length } else { length.div_ceil(self.pad_to_multiple) }
     }
 

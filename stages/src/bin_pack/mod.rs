@@ -26,6 +26,7 @@
 mod best_fit;
 mod error;
 mod first_fit;
+mod global;
 mod item;
 mod layout;
 mod limits;
@@ -41,6 +42,7 @@ mod shuffle;
 mod tests;
 
 pub use error::PackError;
+pub use global::{GlobalPacking, Member};
 pub use item::Item;
 pub use limits::{Limits, Misfit};
 pub use packing::{Algorithm, Packing, pack};

@@ -56,14 +56,16 @@ pub fn pack(items: &[Item], limits: &Limits, algorithm: Algorithm, seed: u64) ->
     };
     let places = Places::new(items, limits, &histogram, seed);
     let mut layout = Layout::new(&patterns, places, seed);
-    if limits.limits_vision() {
-        let mut loads = loads(&layout, items);
-        mend(&mut layout, &mut loads, items, limits);
-        if let Some(refitted) = refit(&layout, loads, items, limits) {
-            layout = refitted.shuffled(seed);
-        }
+    if !limits.limits_vision() {
+        let quality = Quality::of_patterns(&patterns, limits, &histogram, tokens);
+        return Ok(Packing { layout, patterns, quality });
     }
-    let quality = Quality::new(&patterns, &layout, items, limits, &histogram, tokens);
+    let mut loads = loads(&layout, items);
+    mend(&mut layout, &mut loads, items, limits);
+    if let Some(refitted) = refit(&layout, loads, items, limits) {
+        layout = refitted.shuffled(seed);
+    }
+    let quality = Quality::of_packs(&patterns, &layout, items, limits, &histogram, tokens);
     Ok(Packing { layout, patterns, quality })
 }
 

@@ -10,7 +10,7 @@ pub(super) struct Places {
 }
 
 /// One stream of random numbers for each length follows.
-const LENGTHS: u64 = 1 << 32;
+pub(super) const LENGTHS: u64 = 1 << 32;
 
 impl Places {
     /// A counting sort by reserved length, then a seeded permutation of every length.

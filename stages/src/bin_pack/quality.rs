@@ -77,6 +77,17 @@ struct Tally {
 }
 
 impl Tally {
+    fn new(limits: &Limits) -> Self {
+        Self {
+            capacity: limits.capacity(),
+            bins: 0,
+            min_samples: u64::MAX,
+            max_samples: 0,
+            bands: [0; BANDS.len()],
+            padding_to_longest: 0,
+        }
+    }
+
     /// Adds `bins` packs of one shape.
     fn add(&mut self, shape: &Shape, bins: u64) {
         self.bins += bins;
@@ -91,7 +102,17 @@ impl Tally {
 }
 
 impl Quality {
-    pub(super) fn new(
+    /// Of patterns as they stand: nothing but tokens and samples was limited.
+    pub(super) fn of_patterns(patterns: &Patterns, limits: &Limits, histogram: &[u64], tokens: u64) -> Self {
+        let mut tally = Tally::new(limits);
+        for shape in patterns.shapes() {
+            tally.add(&shape, shape.bins.end - shape.bins.start);
+        }
+        Self::from_tally(&tally, patterns, limits, histogram, tokens)
+    }
+
+    /// Of packs that image and patch limits changed one by one.
+    pub(super) fn of_packs(
         patterns: &Patterns,
         layout: &Layout,
         items: &[Item],
@@ -99,26 +120,24 @@ impl Quality {
         histogram: &[u64],
         tokens: u64,
     ) -> Self {
-        let mut tally = Tally {
-            capacity: limits.capacity(),
-            bins: 0,
-            min_samples: u64::MAX,
-            max_samples: 0,
-            bands: [0; BANDS.len()],
-            padding_to_longest: 0,
-        };
-        // Vision limits change bins one by one; without them, patterns say it all.
-        if limits.limits_vision() {
-            for bin in 0..layout.packs() {
-                tally.add(&shape_of(layout.members(bin), items, limits), 1);
-            }
-        } else {
-            for shape in patterns.shapes() {
-                tally.add(&shape, shape.bins.end - shape.bins.start);
-            }
+        let mut tally = Tally::new(limits);
+        for bin in 0..layout.packs() {
+            tally.add(&shape_of(layout.members(bin), items, limits), 1);
         }
+        let quality = Self::from_tally(&tally, patterns, limits, histogram, tokens);
+        let strong_lower_bound = quality.strong_lower_bound.max(other_limits(items, limits));
+        Self { strong_lower_bound, ..quality }
+    }
 
-        let (samples, bins, seq_len) = (items.len() as u64, tally.bins, u64::from(limits.seq_len));
+    fn from_tally(
+        tally: &Tally,
+        patterns: &Patterns,
+        limits: &Limits,
+        histogram: &[u64],
+        tokens: u64,
+    ) -> Self {
+        let (bins, seq_len) = (tally.bins, u64::from(limits.seq_len));
+        let samples = histogram.iter().sum();
         let ratio = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         let reserved: u64 = histogram.iter().zip(0u64..).map(|(&count, length)| count * length).sum();
         // Rounding every sample up is padding in both cases.
@@ -131,7 +150,7 @@ impl Quality {
             bins,
             patterns: patterns.len() as u64,
             lower_bound: tokens.div_ceil(seq_len),
-            strong_lower_bound: strong_lower_bound(histogram, limits).max(other_limits(items, limits)),
+            strong_lower_bound: strong_lower_bound(histogram, limits),
             extra_bins: bins - patterns.bins(),
             fill: ratio(tokens, bins * seq_len),
             samples_per_bin: Spread {

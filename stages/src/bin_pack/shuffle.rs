@@ -88,6 +88,27 @@ impl Permutation {
         }
     }
 
+    /// Which index goes to `value`: the inverse of [`at`](Self::at).
+    #[inline]
+    pub fn index_of(&self, value: u64) -> u64 {
+        if value >= self.n {
+            return value;
+        }
+        let mut index = value;
+        loop {
+            let (mut high, mut low) = (index >> self.low_bits, index & self.low_mask);
+            for round in self.rounds.iter().rev() {
+                let shift = round.shift_of_high(low, self.high_range);
+                high = if high >= shift { high - shift } else { high + self.high_range - shift };
+                low = low.wrapping_sub(round.of_high.of(high)) & self.low_mask;
+            }
+            index = high << self.low_bits | low;
+            if index < self.n {
+                return index;
+            }
+        }
+    }
+
     /// The same permutation with every hash looked up in tables of about √n: faster, when most of its
     /// values are asked for. `n` must fit in 32 bits.
     pub(super) fn tabled(&self) -> TabledPermutation {
@@ -163,7 +184,7 @@ impl Random {
 
     /// Fisher and Yates.
     #[inline]
-    pub(super) fn shuffle(&mut self, values: &mut [u32]) {
+    pub(super) fn shuffle<T>(&mut self, values: &mut [T]) {
         for last in (1..values.len()).rev() {
             values.swap(last, self.below(last as u32 + 1) as usize);
         }

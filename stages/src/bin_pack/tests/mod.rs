@@ -1,5 +1,6 @@
 //! The packer against its specification: naive packers, an exact solver, and the promises of the docs.
 
+mod global;
 mod golden;
 mod guarantees;
 mod naive;
