@@ -225,8 +225,11 @@ impl ArraySplitter {
 mod tests {
     use super::*;
 
-    /// The records and the unreadable places, as line and text.
-    fn split(mut splitter: ArraySplitter, text: &str) -> (Vec<(u64, String)>, Vec<(u64, String)>) {
+    /// Line and text.
+    type Found = Vec<(u64, String)>;
+
+    /// The records and the unreadable places.
+    fn split(mut splitter: ArraySplitter, text: &str) -> (Found, Found) {
         let mut block = BlockBuilder::default();
         text.as_bytes().chunks(3).for_each(|chunk| splitter.push(chunk, &mut block));
         splitter.finish(&mut block);
@@ -237,7 +240,7 @@ mod tests {
         (records.collect(), unreadable.collect())
     }
 
-    fn owned(records: &[(u64, &str)]) -> Vec<(u64, String)> {
+    fn owned(records: &[(u64, &str)]) -> Found {
         records.iter().map(|(line, text)| (*line, (*text).to_owned())).collect()
     }
 

@@ -1,6 +1,8 @@
 //! Whatever the shape, the packing and the places of the blocks: the records come out as they went in, and
 //! are found again by their offset.
 
+#![allow(clippy::unwrap_used)]
+
 use std::io::Write;
 use std::path::Path;
 
