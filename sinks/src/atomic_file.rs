@@ -69,6 +69,27 @@ impl AtomicFile {
     }
 }
 
+impl AtomicFile {
+    /// Like [`commit`](Self::commit), unless the name is taken: then what is there stays, and the result is
+    /// `false`. Of several processes that do this at once just one succeeds (a hard link is made, as that is
+    /// atomic on network file systems as well).
+    ///
+    /// # Errors
+    /// [`SinkError::Write`]; nothing is visible then.
+    pub fn commit_new(self) -> Result<bool, SinkError> {
+        self.file.sync_all().map_err(SinkError::write(&self.target))?;
+        match fs::hard_link(&self.temporary, &self.target) {
+            Ok(()) => {}
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => return Ok(false),
+            Err(e) => return Err(SinkError::write(&self.target)(e)),
+        }
+        // Dropping this removes the temporary name.
+        let folder = self.target.parent().unwrap_or(Path::new("."));
+        sync_folder(folder).map_err(SinkError::write(&self.target))?;
+        Ok(true)
+    }
+}
+
 /// For buffered writers and encoders; their errors lack the path, so the caller adds it.
 impl Write for AtomicFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -157,6 +178,26 @@ mod tests {
             fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn of_many_that_create_a_file_one_succeeds() {
+        let folder = tempfile::tempdir().unwrap();
+        for round in 0..50 {
+            let target = folder.path().join(round.to_string());
+            let create = |number: u8| {
+                let mut file = AtomicFile::create(&target).unwrap();
+                file.put(&[number]).unwrap();
+                file.commit_new().unwrap().then_some(number)
+            };
+            let winners: Vec<u8> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4).map(|number| scope.spawn(move || create(number))).collect();
+                threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+            });
+            assert_eq!(winners.len(), 1);
+            assert_eq!(fs::read(&target).unwrap(), winners);
+        }
+        assert_eq!(names(folder.path()).len(), 50, "no temporary name is left");
     }
 
     #[test]
