@@ -34,6 +34,8 @@ choices! {
     Scope {
         /// one packing over the whole input
         Global = "global",
+        /// every node packs its own slice of the input
+        Node = "node",
         /// every `window` measured samples are packed by themselves
         Window = "window",
     }

@@ -195,6 +195,14 @@ pub struct Config {
     #[arg(long, help_heading = "Output")]
     pub no_sqlite: bool,
 
+    /// Nodes that share the job; each reads a slice of the input and writes a part of the shards
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Running")]
+    pub nodes: u32,
+
+    /// Seconds to wait for the other nodes before giving up with status 75
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, help_heading = "Running")]
+    pub wait_timeout: u64,
+
     /// CPU threads [default: all]
     #[arg(long, value_name = "N", help_heading = "Running")]
     pub threads: Option<usize>,
@@ -210,5 +218,5 @@ pub struct Config {
 
 impl Config {
     /// Keys that change how a run goes, but never a byte of what it writes.
-    pub const RUNTIME_KEYS: [&str; 4] = ["output", "threads", "read_budget", "verify_resume"];
+    pub const RUNTIME_KEYS: [&str; 5] = ["output", "wait_timeout", "threads", "read_budget", "verify_resume"];
 }

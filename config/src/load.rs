@@ -218,11 +218,14 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     if config.window == 0 && config.scope == Scope::Window {
         return invalid("window", "must be at least 1 with `scope: window`");
     }
-    if config.duplicate_id == DuplicateId::Reject && config.scope == Scope::Window {
+    if config.duplicate_id == DuplicateId::Reject && config.scope != Scope::Global {
         return invalid(
             "duplicate_id",
-            "`reject` needs `scope: global`: a window knows nothing of the others",
+            "`reject` needs `scope: global`: a window or a node knows nothing of the others",
         );
+    }
+    if !(1..=10_000).contains(&config.nodes) {
+        return invalid("nodes", "must be between 1 and 10,000");
     }
     if config.system == SystemTurns::Keep && config.sample_class != SampleClass::Crude {
         return invalid(

@@ -5,7 +5,7 @@
 use std::io::Write;
 
 use libfuzzer_sys::fuzz_target;
-use packd_sources::{ReadFrom, RecordReader, expand};
+use packd_sources::{ReadRange, RecordReader, expand};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
     let input = expand(&[path]).expect("it is there").remove(0);
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
-        let Ok(mut reader) = RecordReader::open(&input, 0, ReadFrom::default(), 4096).await else { return };
+        let Ok(mut reader) = RecordReader::open(&input, 0, ReadRange::default(), 4096).await else { return };
         let seekable = reader.is_seekable();
         let mut last = None;
         while let Ok(Some(block)) = reader.next_block().await {

@@ -101,6 +101,22 @@ pub enum Error {
         /// The rejects file.
         rejects: PathBuf,
     },
+    /// A node that the job does not have.
+    #[error("there is no node {node}: the job has {nodes}, counted from 0")]
+    NoSuchNode {
+        /// The node.
+        node: u32,
+        /// How many there are.
+        nodes: u32,
+    },
+    /// Other nodes have not finished what this one needs.
+    #[error("{}", waiting(.nodes, phase))]
+    Waiting {
+        /// Those nodes.
+        nodes: Vec<u32>,
+        /// What they have not finished: `measured` or `written`.
+        phase: &'static str,
+    },
     /// The run was cancelled.
     #[error("interrupted; what is finished is kept")]
     Interrupted,
@@ -145,6 +161,13 @@ fn nothing_accepted(read: u64, rejects: &std::path::Path) -> String {
     }
 }
 
+fn waiting(nodes: &[u32], phase: &str) -> String {
+    const NAMED: usize = 10;
+    let named: Vec<String> = nodes.iter().take(NAMED).map(u32::to_string).collect();
+    let more = if nodes.len() > NAMED { format!(" and {} more", nodes.len() - NAMED) } else { String::new() };
+    format!("node {}{more} has not {phase} its part yet", named.join(", "))
+}
+
 fn is_no_file(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::IsADirectory)
 }
@@ -162,7 +185,8 @@ impl Error {
             Self::Source(_) | Self::Sink(_) | Self::State { .. } | Self::RecordChanged { .. } => exit::IO,
             Self::OtherJob { .. } | Self::NotAnOutput { .. } => exit::CANNOT_CREATE,
             Self::Stopped { .. } | Self::NothingAccepted { .. } => exit::DATA,
-            Self::Interrupted | Self::Busy { .. } => exit::TEMPORARY,
+            Self::NoSuchNode { .. } => exit::CONFIG,
+            Self::Interrupted | Self::Busy { .. } | Self::Waiting { .. } => exit::TEMPORARY,
             Self::Internal { .. } => exit::INTERNAL,
         }
     }
@@ -192,6 +216,10 @@ impl Error {
                 "check the path; quote globs so that the shell leaves them alone"
             }
             Self::Source(SourceError::Repeated { .. }) => "name each file once",
+            Self::NoSuchNode { .. } => "count from 0, or plan the job with more --nodes in a new folder",
+            Self::Waiting { .. } => {
+                "start those nodes, then run this again; `packd status` shows each of them"
+            }
             Self::Interrupted => "run the same command again to continue",
             Self::Internal { .. } => "please report this with the command and the run folder",
             _ => return None,

@@ -2,7 +2,7 @@
 
 use packd_config::Config;
 use packd_contracts::{ExplainLine, TokenCount, Verdict};
-use packd_sources::{ReadFrom, RecordReader};
+use packd_sources::{ReadRange, RecordReader};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -45,7 +45,7 @@ pub async fn explain(config: &Config, choice: &RecordChoice) -> Result<Option<Ex
     let tools = Tools::new(config)?;
     let max_record = usize::try_from(config.max_line_bytes.0).unwrap_or(usize::MAX);
     for (source, input) in tools.inputs.iter().enumerate() {
-        let mut reader = RecordReader::open(input, source, ReadFrom::default(), max_record).await?;
+        let mut reader = RecordReader::open(input, source, ReadRange::default(), max_record).await?;
         while let Some(block) = reader.next_block().await? {
             for record in &block.records {
                 let skip = matches!(choice, RecordChoice::Line(line) if *line != record.line);

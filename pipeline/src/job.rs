@@ -7,7 +7,7 @@ use std::time::Instant;
 use packd_config::{Algorithm, Config};
 use packd_contracts::{Counter, CounterOptions};
 use packd_sinks::{RESERVED_KEYS, SinkError};
-use packd_sources::{ImageStore, ImageStoreOptions, Input, expand};
+use packd_sources::{ImageStore, ImageStoreOptions, Input, Part, expand, slices};
 use packd_stages::bin_pack::Limits;
 use packd_stages::{TokenLength, Validator};
 use rayon::ThreadPool;
@@ -18,6 +18,7 @@ use crate::flow;
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::state::job_file::JobFile;
+use crate::state::node::Node;
 use crate::state::previous::Previous;
 
 /// Input bytes of one unit: what a crash while measuring may cost.
@@ -33,6 +34,7 @@ const UNIT_BYTES: u64 = 64 << 20;
 /// println!("{} packs, {:.2} % full", report.packing.bins, 100.0 * report.packing.fill);
 /// # Ok(()) }
 /// ```
+#[derive(Clone)]
 pub struct Job {
     pub(crate) config: Config,
     pub(crate) output: PathBuf,
@@ -40,7 +42,12 @@ pub struct Job {
     pub(crate) tools: Tools,
     pub(crate) previous: Option<Arc<Previous>>,
     pub(crate) unit_bytes: u64,
+    /// The node whose part of the job this is.
+    pub(crate) node: Node,
+    /// Its slice of the input.
+    pub(crate) parts: Arc<[Part]>,
     pub(crate) started: Instant,
+    file: Arc<JobFile>,
     progress: Arc<Progress>,
     cancel: CancellationToken,
 }
@@ -140,19 +147,74 @@ impl Job {
             return Err(SinkError::ReservedKey { key: key.clone() }.into());
         }
         let tools = Tools::new(&config)?;
-        let progress = Arc::new(Progress::default());
-        Progress::add(&progress.input_bytes, tools.inputs.iter().map(|input| input.size).sum());
-        Ok(Self {
+        let counter = serde_json::to_value(tools.counter.describe())
+            .map_err(|error| Error::Internal { stage: "job", message: error.to_string() })?;
+        let slices = match config.nodes {
+            1 => vec![(0..tools.inputs.len()).map(Part::whole).collect()],
+            nodes => slices(&tools.inputs, nodes as usize)?,
+        };
+        let file = Arc::new(JobFile::new(config.deciding(), tools.inputs.to_vec(), counter, slices));
+        let job = Self {
             config,
             output,
             limits,
             tools,
             previous: None,
             unit_bytes: UNIT_BYTES,
+            node: Node(0),
+            parts: Arc::new([]),
             started,
-            progress,
+            file,
+            progress: Arc::new(Progress::default()),
             cancel: CancellationToken::new(),
+        };
+        Progress::add(&job.progress.input_bytes, job.slices().iter().sum());
+        Ok(job.on(Node(0)))
+    }
+
+    /// The job that an output folder holds, with what only decides how a run goes taken from `running`.
+    ///
+    /// # Errors
+    /// The folder holds no job; and see [`new`](Self::new).
+    pub fn open(output: &Path, running: &Config) -> Result<Self, Error> {
+        let config = JobFile::read(output)?.config;
+        let path = output.join(JobFile::NAME);
+        let config: Config = serde_json::from_value(config.into())
+            .map_err(|error| Error::State { path, message: error.to_string() })?;
+        Self::new(Config {
+            output: Some(output.to_owned()),
+            wait_timeout: running.wait_timeout,
+            threads: running.threads,
+            read_budget: running.read_budget,
+            verify_resume: running.verify_resume,
+            ..config
         })
+    }
+
+    /// The part of the job that one node does: [`work`](Self::work) then works on that.
+    ///
+    /// # Errors
+    /// There is no such node.
+    pub fn with_node(self, node: u32) -> Result<Self, Error> {
+        if node >= self.config.nodes {
+            return Err(Error::NoSuchNode { node, nodes: self.config.nodes });
+        }
+        let progress = Progress::default();
+        Progress::add(&progress.input_bytes, self.slices()[node as usize]);
+        Ok(Self { progress: Arc::new(progress), ..self.on(Node(node)) })
+    }
+
+    /// The same job as another node sees it.
+    pub(crate) fn on(self, node: Node) -> Self {
+        let parts = self.file.slices.get(node.0 as usize).cloned().unwrap_or_default().into();
+        Self { node, parts, ..self }
+    }
+
+    /// Bytes of input that each node measures.
+    pub fn slices(&self) -> Vec<u64> {
+        let bytes =
+            |part: &Part| part.end.unwrap_or(self.tools.inputs[part.source].size).saturating_sub(part.offset);
+        self.file.slices.iter().map(|slice| slice.iter().map(bytes).sum()).collect()
     }
 
     /// Reuses what an earlier run measured of records that did not change.
@@ -160,7 +222,7 @@ impl Job {
     /// # Errors
     /// The folder holds no run, or one that measured by other rules.
     pub fn with_previous(mut self, folder: &Path) -> Result<Self, Error> {
-        let previous = Previous::read(folder, &self.job_file()?)?;
+        let previous = Previous::read(folder, &self.file)?;
         tracing::info!(records = previous.len(), "reusing the measurements of {}", folder.display());
         self.previous = Some(Arc::new(previous));
         Ok(self)
@@ -184,18 +246,60 @@ impl Job {
         self.cancel.clone()
     }
 
-    /// Runs the job to its end, or continues it where an earlier run stopped.
+    /// Runs the job to its end, or continues it where an earlier run stopped. With several nodes all of
+    /// them run in this process, each with a part of the memory and all on the same threads.
     ///
     /// # Errors
     /// See [`Error`]. What was finished before the error stays and is not done again.
     pub async fn run(self) -> Result<Report, Error> {
-        flow::run(Arc::new(self)).await
+        flow::run(self).await
     }
 
-    pub(crate) fn job_file(&self) -> Result<JobFile, Error> {
-        let counter = serde_json::to_value(self.tools.counter.describe())
-            .map_err(|error| Error::Internal { stage: "job", message: error.to_string() })?;
-        Ok(JobFile::new(self.config.deciding(), self.tools.inputs.to_vec(), counter))
+    /// Claims the output folder for this job, so that it can be continued from there
+    /// ([`open`](Self::open)).
+    ///
+    /// # Errors
+    /// The folder holds something else.
+    pub fn plan(&self) -> Result<(), Error> {
+        self.file.claim(&self.output)
+    }
+
+    /// Does the part of one node, and then what the whole job needs, if this node was the last one.
+    /// `None`: other nodes are still at work.
+    ///
+    /// # Errors
+    /// See [`Error`]; [`Error::Waiting`] when another node did not measure its slice in time.
+    pub async fn work(self) -> Result<Option<Report>, Error> {
+        flow::work(Arc::new(self)).await
+    }
+
+    /// Writes what needs all nodes: tables, the top-level dataset.yaml, checksums, the report. Doing it again
+    /// writes the same bytes.
+    ///
+    /// # Errors
+    /// [`Error::Waiting`] names the nodes that have not finished.
+    pub async fn finalize(self) -> Result<Report, Error> {
+        flow::finish(Arc::new(self)).await
+    }
+
+    /// The output folder.
+    pub fn output(&self) -> &Path {
+        &self.output
+    }
+
+    pub(crate) fn file(&self) -> &JobFile {
+        &self.file
+    }
+
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = Node> + use<> {
+        Node::all(self.config.nodes)
+    }
+
+    /// What the keys and shards of this node start with: with a packing of its own it has names of its own.
+    pub(crate) fn prefix(&self) -> String {
+        let prefix = &self.config.shard_prefix;
+        let own = self.config.nodes > 1 && self.config.scope != packd_config::Scope::Global;
+        if own { format!("{prefix}_n{}", self.node.0) } else { prefix.clone() }
     }
 
     pub(crate) fn algorithm(&self) -> packd_stages::bin_pack::Algorithm {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use packd_config::Config;
+use packd_sources::Part;
 use packd_stages::TokenLength;
 use packd_stages::bin_pack::{Algorithm, Item, Limits, pack};
 use serde::Serialize;
@@ -117,7 +118,17 @@ async fn measure_all(
     let start = Position::START;
     let max_record = usize::try_from(config.max_line_bytes.0).unwrap_or(usize::MAX);
     let inputs = Arc::clone(&tools.inputs);
-    stages.spawn(read::read(inputs, start, max_record, to_validate, Arc::clone(progress), cancel.clone()));
+    let parts = (0..inputs.len()).map(Part::whole).collect();
+    let progress_of_reading = Arc::clone(progress);
+    stages.spawn(read::read(
+        inputs,
+        parts,
+        start,
+        max_record,
+        to_validate,
+        progress_of_reading,
+        cancel.clone(),
+    ));
     let validator = Arc::clone(&tools.validator);
     let validate = move |block| measure::validate(block, &validator, None);
     stages.spawn(bridge::ordered_map(

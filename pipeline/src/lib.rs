@@ -44,7 +44,7 @@ pub use packd_stages::bin_pack;
 pub use packd_stages::bin_pack::{Limits, pack};
 pub use progress::{Phase, Progress, Snapshot};
 pub use report::{OutputReport, PackingReport, RejectExample, Report, Seconds, Stats, to_yaml};
-pub use status::{Status, status};
+pub use status::{NodeStatus, Status, status};
 pub use verify::{Fault, FaultKind, VerifyOptions, VerifyReport, verify};
 pub use {
     packd_contracts as contracts, packd_sinks as sinks, packd_sources as sources, packd_stages as stages,

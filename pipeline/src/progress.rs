@@ -1,9 +1,11 @@
 //! How far a run is: counters that anyone may read while it goes.
 
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// What a run is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Phase {
     /// Reading, validating and counting.
     Measure,
@@ -34,7 +36,7 @@ pub struct Progress {
 }
 
 /// The counters at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// What the run is doing.
     pub phase: Phase,
@@ -79,6 +81,26 @@ impl Progress {
             shards_written: get(&self.shards_written),
             bytes_written: get(&self.bytes_written),
         }
+    }
+
+    /// Makes the counters the sums of others', to show many processes as one: the phase is that of the process
+    /// that is farthest behind. `input_bytes` stays; processes that have not counted yet count nothing.
+    pub fn show_sum(&self, parts: &[Option<Snapshot>]) {
+        let known = || parts.iter().flatten();
+        let set = |counter: &AtomicU64, of: fn(&Snapshot) -> u64| {
+            counter.store(known().map(of).sum(), Ordering::Relaxed);
+        };
+        let phase = known().map(|part| part.phase).min().unwrap_or(Phase::Measure);
+        self.phase.store(phase as u8, Ordering::Relaxed);
+        set(&self.input_bytes_read, |part| part.input_bytes_read);
+        set(&self.read, |part| part.read);
+        set(&self.accepted, |part| part.accepted);
+        set(&self.rejected, |part| part.rejected);
+        set(&self.packs, |part| part.packs);
+        set(&self.packs_written, |part| part.packs_written);
+        set(&self.shards, |part| part.shards);
+        set(&self.shards_written, |part| part.shards_written);
+        set(&self.bytes_written, |part| part.bytes_written);
     }
 
     pub(crate) fn enter(&self, phase: Phase) {

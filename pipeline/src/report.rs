@@ -66,7 +66,10 @@ pub struct PackingReport {
 
 /// What was written.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct OutputReport {
+    /// Nodes that shared the job.
+    pub nodes: u64,
     /// Shards.
     pub shards: u64,
     /// Bytes of all shards.
@@ -132,8 +135,8 @@ pub fn to_yaml(value: &impl Serialize) -> Result<String, Error> {
 }
 
 impl PackingReport {
-    pub(crate) fn new(parts: &[Quality], seq_len: u32) -> Self {
-        let sum = |of: fn(&Quality) -> u64| parts.iter().map(of).sum::<u64>();
+    pub(crate) fn new(parts: Vec<&Quality>, seq_len: u32) -> Self {
+        let sum = |of: fn(&Quality) -> u64| parts.iter().map(|part| of(part)).sum::<u64>();
         let (bins, tokens, samples) = (sum(|q| q.bins), sum(|q| q.tokens), sum(|q| q.samples));
         let mut histogram = std::collections::BTreeMap::new();
         for band in parts.iter().flat_map(|part| &part.fill_histogram) {

@@ -5,21 +5,35 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::finalize::read_done;
 use crate::report::Stats;
+use crate::state::commits::{Commit, MeasuredNode, WrittenNode};
 use crate::state::job_file::JobFile;
 use crate::state::ledger::Ledger;
+use crate::state::node::Node;
 
 /// How far a run is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Status {
     /// `measuring`, `writing` or `done`.
     pub state: &'static str,
+    /// Every node.
+    pub nodes: Vec<NodeStatus>,
+}
+
+/// How far one node is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NodeStatus {
+    /// The node, from 0.
+    pub node: u32,
+    /// `measuring`, `measured` (others have not), `writing` or `written`.
+    pub state: &'static str,
     /// Units of input that were measured.
     pub units: u64,
-    /// Input files that were measured to their end.
-    pub inputs_done: u64,
-    /// Input files.
-    pub inputs: u64,
+    /// Parts of the input that were measured to their end.
+    pub parts_done: u64,
+    /// Parts of the input that are this node's to measure.
+    pub parts: u64,
     /// What was read so far.
     pub records: Stats,
     /// Shards that were written.
@@ -36,29 +50,46 @@ pub struct Status {
 /// The folder holds no run.
 pub fn status(output: &Path) -> Result<Status, Error> {
     let job = JobFile::read(output)?;
-    let ledger = output.join("run/ledger.jsonl");
+    let nodes: Vec<NodeStatus> = Node::all(job.slices.len() as u32)
+        .zip(&job.slices)
+        .map(|(node, slice)| of_node(output, node, slice.len() as u64))
+        .collect::<Result<_, Error>>()?;
+    let state = match read_done(output)? {
+        Some(_) => "done",
+        None if nodes.iter().any(|node| node.state == "measuring") => "measuring",
+        None => "writing",
+    };
+    Ok(Status { state, nodes })
+}
+
+fn of_node(output: &Path, node: Node, parts: u64) -> Result<NodeStatus, Error> {
+    let ledger = output.join(node.ledger());
     let finished = if ledger.exists() { Ledger::peek(&ledger)? } else { Default::default() };
     let mut records = Stats::default();
     finished.units.iter().for_each(|unit| records.add(&unit.stats));
-    let inputs_done = finished.units.last().map_or(0, |unit| unit.next.source);
-    let state = match (&finished.done, inputs_done == job.inputs.len()) {
-        (Some(_), _) => "done",
-        (None, true) => "writing",
-        (None, false) => "measuring",
+    let state = if WrittenNode::path(output, node).exists() {
+        "written"
+    } else if !finished.shards.is_empty() {
+        "writing"
+    } else if MeasuredNode::path(output, node).exists() {
+        "measured"
+    } else {
+        "measuring"
     };
-    Ok(Status {
+    Ok(NodeStatus {
+        node: node.0,
         state,
         units: finished.units.len() as u64,
-        inputs_done: inputs_done as u64,
-        inputs: job.inputs.len() as u64,
+        parts_done: finished.units.last().map_or(0, |unit| unit.next.part as u64),
+        parts,
         records,
         shards: finished.shards.len() as u64,
         shard_bytes: finished.shards.values().filter_map(|files| files.first()).map(|tar| tar.size).sum(),
-        running: is_locked(output),
+        running: is_locked(output, node),
     })
 }
 
-fn is_locked(output: &Path) -> bool {
-    std::fs::File::open(output.join("run/lock"))
+fn is_locked(output: &Path, node: Node) -> bool {
+    std::fs::File::open(output.join(node.lock()))
         .is_ok_and(|file| matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock)))
 }

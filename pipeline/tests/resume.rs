@@ -8,14 +8,18 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{assert_same_tree, packd, write_dataset};
+use common::{assert_same_tree, packd, write_dataset, write_tiny_model};
 
 /// Many small units and shards, so that a kill falls between and into commits.
-const ARGUMENTS: [&str; 9] = [
+const ARGUMENTS: [&str; 13] = [
     "run",
     "data.jsonl",
+    "--model",
+    "tiny",
     "--seq-len",
     "2048",
+    "--max-reject-rate",
+    "0.1",
     "--unit-bytes",
     "16KB",
     "--max-samples-per-shard",
@@ -37,6 +41,7 @@ fn run_to_the_end(folder: &Path, output: &str, more: &[&str]) {
 fn threads_do_not_change_a_byte() {
     let folder = tempfile::tempdir().unwrap();
     write_dataset(folder.path(), 600);
+    write_tiny_model(folder.path());
     run_to_the_end(folder.path(), "one", &["--threads", "1"]);
     for threads in ["2", "5"] {
         run_to_the_end(folder.path(), threads, &["--threads", threads]);
@@ -48,10 +53,11 @@ fn threads_do_not_change_a_byte() {
 fn a_run_killed_at_any_moment_continues_to_the_same_bytes() {
     let folder = tempfile::tempdir().unwrap();
     write_dataset(folder.path(), 1500);
+    write_tiny_model(folder.path());
     let started = Instant::now();
     run_to_the_end(folder.path(), "undisturbed", &[]);
     let whole = started.elapsed();
-    let units = std::fs::read_dir(folder.path().join("undisturbed/run/measured")).unwrap();
+    let units = std::fs::read_dir(folder.path().join("undisturbed/run/node_000/measured")).unwrap();
     let units = units
         .filter(|file| file.as_ref().unwrap().path().extension().is_some_and(|kind| kind == "rows"))
         .count();
@@ -91,11 +97,13 @@ fn a_run_killed_at_any_moment_continues_to_the_same_bytes() {
 fn an_interrupted_run_says_so_and_continues() {
     let folder = tempfile::tempdir().unwrap();
     write_dataset(folder.path(), 3000);
+    write_tiny_model(folder.path());
     run_to_the_end(folder.path(), "undisturbed", &[]);
     let mut child =
         packd(folder.path()).args(ARGUMENTS).args(["-o", "out"]).stderr(Stdio::piped()).spawn().unwrap();
     // Once there is a ledger the handler of signals is in place.
-    while !folder.path().join("out/run/ledger.jsonl").exists() && child.try_wait().unwrap().is_none() {
+    while !folder.path().join("out/run/node_000/ledger.jsonl").exists() && child.try_wait().unwrap().is_none()
+    {
         std::thread::sleep(Duration::from_millis(1));
     }
     let terminated =
@@ -114,6 +122,7 @@ fn an_interrupted_run_says_so_and_continues() {
 fn another_job_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     write_dataset(folder.path(), 100);
+    write_tiny_model(folder.path());
     run_to_the_end(folder.path(), "out", &[]);
     let before = common::tree(&folder.path().join("out"));
     let refused = |more: &[&str], expected: &str| {
@@ -123,7 +132,7 @@ fn another_job_is_refused_by_name() {
         assert!(said.contains(expected), "{said}");
     };
     refused(&["--seed", "7"], "`seed` was 42, now 7");
-    refused(&["--profile", "llava-onevision-2-p16m2"], "`profile`");
+    refused(&["--profile", "qwen2.5-vl"], "`profile`");
     let mut text = std::fs::read_to_string(folder.path().join("data.jsonl")).unwrap();
     text.push('\n');
     std::fs::write(folder.path().join("data.jsonl"), text).unwrap();
@@ -140,6 +149,7 @@ fn another_job_is_refused_by_name() {
 fn finished_files_that_were_damaged_are_made_again() {
     let folder = tempfile::tempdir().unwrap();
     write_dataset(folder.path(), 300);
+    write_tiny_model(folder.path());
     run_to_the_end(folder.path(), "good", &[]);
     for damaged in
         ["node_000/webdataset/ps-000001.tar", "lengths.parquet", "node_000/webdataset/.nv-meta/index.sqlite"]
@@ -156,6 +166,7 @@ fn finished_files_that_were_damaged_are_made_again() {
 fn an_image_that_was_replaced_since_it_was_measured_stops_the_run() {
     let folder = tempfile::tempdir().unwrap();
     write_dataset(folder.path(), 300);
+    write_tiny_model(folder.path());
     run_to_the_end(folder.path(), "out", &[]);
     let shard = folder.path().join("out/node_000/webdataset/ps-000001.tar");
     std::fs::remove_file(&shard).unwrap();

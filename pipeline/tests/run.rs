@@ -303,7 +303,7 @@ fn a_run_that_measures_again_writes_every_shard_again() {
     assert_eq!(status, 0, "{said}");
     // The missing image appears, and the measurements that said so are lost.
     std::fs::copy(folder.path().join("images/0.jpg"), folder.path().join("images/absent.jpg")).unwrap();
-    std::fs::remove_file(folder.path().join("out/run/measured/000000.rows")).unwrap();
+    std::fs::remove_file(folder.path().join("out/run/node_000/measured/000000.rows")).unwrap();
     std::fs::remove_file(folder.path().join("out/dataset.yaml")).unwrap();
     let (status, said) = run(folder.path(), &arguments);
     assert_eq!(status, 0, "{said}");

@@ -76,6 +76,18 @@ impl Input {
         Ok(self.compression()? == Compression::None)
     }
 
+    /// How the records of a plain file stand in it, by its first bytes.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn shape(&self) -> Result<Shape, SourceError> {
+        let file = std::fs::File::open(self.path()).map_err(|error| SourceError::io(self.path(), error))?;
+        let mut head = Vec::new();
+        let limit = crate::reader::CHUNK_BYTES as u64;
+        file.take(limit).read_to_end(&mut head).map_err(|error| SourceError::io(self.path(), error))?;
+        Ok(crate::reader::shape_of(crate::reader::without_mark(&head)))
+    }
+
     /// How the file is compressed, by its first bytes.
     pub(crate) fn compression(&self) -> Result<Compression, SourceError> {
         let file = std::fs::File::open(self.path()).map_err(|error| SourceError::io(self.path(), error))?;

@@ -2,6 +2,7 @@
 //!
 //! * [`Input`]: the input files of a run, with what tells one version of a file from another.
 //! * [`RecordReader`]: streams the records of an input in blocks, with the byte offset and line of each.
+//! * [`slices`]: cuts the inputs for many workers.
 //! * [`RecordFetcher`]: goes back for the bytes of chosen records, many at once, sorted by place.
 //! * [`ImageStore`]: opens the images that records name, and only below the allowed roots.
 //! * [`ImageHeader`]: format, size and completeness of an image, from its first and last bytes.
@@ -24,6 +25,7 @@ mod input;
 mod lines;
 mod open_image;
 mod reader;
+mod slices;
 mod spool;
 
 pub use array::ArraySplitter;
@@ -37,5 +39,6 @@ pub use image_store::{ImageStore, ImageStoreOptions};
 pub use input::{Input, Shape, expand};
 pub use lines::LineSplitter;
 pub use open_image::{ImageError, OpenImage};
-pub use reader::{ReadFrom, RecordReader};
+pub use reader::{ReadRange, RecordReader};
+pub use slices::{Part, slices};
 pub use spool::{SpoolReader, SpoolWriter};

@@ -10,25 +10,27 @@ use crate::error::SourceError;
 use crate::input::{Input, Shape};
 use crate::lines::LineSplitter;
 
-/// Where to start reading an input.
+/// Where to start reading an input, and where to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReadFrom {
+pub struct ReadRange {
     /// Offset in the plain (unpacked) bytes.
     pub offset: u64,
     /// The line that this offset stands on, from 1.
     pub line: u64,
+    /// Where to stop, behind a line break; only for plain files of lines. `None`: at the end.
+    pub end: Option<u64>,
 }
 
-impl Default for ReadFrom {
+impl Default for ReadRange {
     fn default() -> Self {
-        Self { offset: 0, line: 1 }
+        Self { offset: 0, line: 1, end: None }
     }
 }
 
 /// How many bytes of records a block holds, about.
 const BLOCK_BYTES: usize = 256 << 10;
 /// How many bytes are asked of the system at once, and looked at to tell the shape.
-const CHUNK_BYTES: usize = 1 << 20;
+pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Reads one input, block by block.
@@ -63,28 +65,32 @@ impl RecordReader {
     pub async fn open(
         input: &Input,
         source: usize,
-        from: ReadFrom,
+        range: ReadRange,
         max_record: usize,
     ) -> Result<Self, SourceError> {
         let compression = input.compression()?;
         let mut plain = compression.open(input.path(), 0).await?;
         let (mut head, mut broken) = read_chunk(&mut plain).await;
-        let mark = if head.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
+        let mark = head.len() - without_mark(&head).len();
         head.drain(..mark);
         let shape = shape_of(&head);
         let start = mark as u64;
         let mut skip_to = 0;
         let splitter = match shape {
-            Shape::Lines if from.offset > start => {
-                plain = compression.open(input.path(), from.offset).await?;
+            Shape::Lines if range.offset > start || range.end.is_some() => {
+                let offset = range.offset.max(start);
+                plain = compression.open(input.path(), offset).await?;
+                if let Some(end) = range.end {
+                    plain = Box::new(plain.take(end.saturating_sub(offset)));
+                }
                 head.clear();
                 broken = None;
-                Splitter::Lines(LineSplitter::new(max_record, from.offset, from.line))
+                Splitter::Lines(LineSplitter::new(max_record, offset, range.line))
             }
             Shape::Lines => Splitter::Lines(LineSplitter::new(max_record, start, 1)),
             // An array has no line to start on: it is split again from its start.
             Shape::Array | Shape::Object => {
-                skip_to = from.offset;
+                skip_to = range.offset;
                 Splitter::Array(match shape {
                     Shape::Array => ArraySplitter::array(max_record, start),
                     _ => ArraySplitter::objects(max_record, start),
@@ -201,6 +207,10 @@ impl RecordReader {
     }
 }
 
+pub(crate) fn without_mark(head: &[u8]) -> &[u8] {
+    head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head)
+}
+
 /// What could be read, and the error that ended it, if one did.
 async fn read_chunk(plain: &mut PlainBytes) -> (Vec<u8>, Option<std::io::Error>) {
     let mut chunk = Vec::with_capacity(CHUNK_BYTES);
@@ -216,7 +226,7 @@ async fn read_chunk(plain: &mut PlainBytes) -> (Vec<u8>, Option<std::io::Error>)
 
 /// Tells the shape from the first bytes: an array starts with `[` and an object (a line `[1, 2]` is a
 /// broken record); an object that goes on over a line break without a mistake is pretty-printed.
-fn shape_of(head: &[u8]) -> Shape {
+pub(crate) fn shape_of(head: &[u8]) -> Shape {
     let start = head.trim_ascii_start();
     let first_line = start.iter().position(|byte| *byte == b'\n').unwrap_or(start.len());
     if let Some(rest) = start.strip_prefix(b"[") {

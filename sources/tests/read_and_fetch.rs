@@ -7,14 +7,15 @@ use std::io::Write;
 use std::path::Path;
 
 use packd_sources::{
-    FetchRequest, Input, ReadFrom, RecordBlock, RecordFetcher, RecordReader, SpoolReader, SpoolWriter, expand,
+    FetchRequest, Input, ReadRange, RecordBlock, RecordFetcher, RecordReader, SpoolReader, SpoolWriter,
+    expand,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 const MAX_RECORD: usize = 1 << 20;
 
-fn read(input: &Input, from: ReadFrom) -> (Vec<RecordBlock>, bool) {
+fn read(input: &Input, from: ReadRange) -> (Vec<RecordBlock>, bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let mut reader = RecordReader::open(input, 0, from, MAX_RECORD).await.unwrap();
@@ -142,7 +143,7 @@ proptest! {
         std::fs::File::create(&path).unwrap().write_all(&compress(&plain, how)).unwrap();
         let input = input(&path);
 
-        let (blocks, seekable) = read(&input, ReadFrom::default());
+        let (blocks, seekable) = read(&input, ReadRange::default());
         let found = records(&blocks);
         prop_assert!(blocks.iter().all(|block| block.unreadable.is_empty()));
         prop_assert_eq!(blocks.iter().filter(|block| block.end_of_source).count(), 1);
@@ -157,7 +158,7 @@ proptest! {
 
         // Reading goes on where any block ended.
         let stopped = pick as usize % blocks.len();
-        let from = ReadFrom { offset: blocks[stopped].end_offset, line: blocks[stopped].end_line };
+        let from = ReadRange { offset: blocks[stopped].end_offset, line: blocks[stopped].end_line, end: None };
         if !blocks[stopped].end_of_source {
             let (rest, _) = read(&input, from);
             let known = records(&blocks[..=stopped]).len();
@@ -188,7 +189,7 @@ proptest! {
         let path = folder.path().join("data");
         let head: &[u8] = [b"".as_slice(), b"[{", b"{\n", b"\x1f\x8b\x08"][start];
         std::fs::write(&path, [head, &bytes].concat()).unwrap();
-        let (blocks, _) = read(&input(&path), ReadFrom::default());
+        let (blocks, _) = read(&input(&path), ReadRange::default());
         prop_assert!(blocks.last().is_some_and(|block| block.end_of_source));
     }
 }

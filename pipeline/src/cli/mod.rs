@@ -4,6 +4,7 @@ mod config;
 mod explain;
 mod index;
 mod inspect;
+mod launch;
 mod lengths;
 mod output;
 mod progress_view;
@@ -11,6 +12,7 @@ mod run;
 mod status;
 mod summary;
 mod verify;
+mod work;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -68,6 +70,12 @@ pub(crate) enum LogFormat {
 enum Command {
     /// Pack the inputs into shards; run it again to continue after an interruption
     Run(Box<run::RunArgs>),
+    /// Cut the input into slices for --nodes workers, and claim the output folder for the job
+    Plan(Box<work::PlanArgs>),
+    /// Do one node's part of a job; the last one to finish completes the output
+    Work(Box<work::WorkArgs>),
+    /// Complete the output of a job whose nodes have all finished
+    Finalize(work::FinalizeArgs),
     /// Show the distribution of token lengths and what each seq_len would give
     Lengths(Box<lengths::LengthsArgs>),
     /// Show the token arithmetic of one record
@@ -140,6 +148,9 @@ pub(crate) fn main() -> ExitCode {
     let Some((_, matches)) = matches.subcommand() else { unreachable!("clap requires a command") };
     let result = match cli.command {
         Command::Run(args) => run::run(&args, &cli.global, matches),
+        Command::Plan(args) => work::plan(&args, matches),
+        Command::Work(args) => work::work(&args, &cli.global, matches),
+        Command::Finalize(args) => work::finalize(&args, &cli.global),
         Command::Lengths(args) => lengths::run(&args, &cli.global, matches),
         Command::Explain(args) => explain::run(&args, matches),
         Command::Status(args) => status::run(&args),

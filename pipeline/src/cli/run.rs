@@ -1,18 +1,27 @@
 //! `packd run`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Args};
-use packd::{Error, Job};
+use packd::{Config, Error, Job, Report};
 use tokio_util::sync::CancellationToken;
 
+use super::launch::launch;
 use super::{ConfigArgs, Global, progress_view, summary};
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     config: ConfigArgs,
+    #[command(flatten)]
+    measure: MeasureArgs,
+}
+
+/// How records are measured, besides the configuration.
+#[derive(Args)]
+pub(crate) struct MeasureArgs {
     /// Output of an earlier run whose measurements of unchanged records are reused
     #[arg(long, value_name = "DIR", help_heading = "Running")]
     previous: Option<PathBuf>,
@@ -21,16 +30,37 @@ pub(crate) struct RunArgs {
     unit_bytes: Option<packd::config::ByteSize>,
 }
 
+impl MeasureArgs {
+    pub(crate) fn apply(&self, mut job: Job) -> Result<Job, Error> {
+        if let Some(folder) = &self.previous {
+            job = job.with_previous(folder)?;
+        }
+        if let Some(size) = self.unit_bytes {
+            job = job.with_unit_bytes(size.0);
+        }
+        Ok(job)
+    }
+
+    /// The arguments again, for `packd work`.
+    fn arguments(&self) -> Vec<OsString> {
+        let mut arguments = Vec::new();
+        if let Some(folder) = &self.previous {
+            arguments.extend(["--previous".into(), folder.into()]);
+        }
+        if let Some(size) = self.unit_bytes {
+            arguments.extend(["--unit-bytes".into(), size.0.to_string().into()]);
+        }
+        arguments
+    }
+}
+
 pub(crate) fn run(args: &RunArgs, global: &Global, matches: &ArgMatches) -> Result<ExitCode, Error> {
-    let mut job = Job::new(args.config.load(matches)?)?;
-    if let Some(folder) = &args.previous {
-        job = job.with_previous(folder)?;
+    let config = args.config.load(matches)?;
+    if config.nodes > 1 {
+        return run_nodes(args, config, global);
     }
-    if let Some(size) = args.unit_bytes {
-        job = job.with_unit_bytes(size.0);
-    }
-    let runtime = runtime()?;
-    let report = runtime.block_on(async {
+    let job = args.measure.apply(Job::new(config)?)?;
+    let report = runtime()?.block_on(async {
         let (progress, cancel, shown) = (job.progress(), job.cancellation(), CancellationToken::new());
         tokio::spawn(stop_on_signal(cancel));
         let view = tokio::spawn(progress_view::show(progress, global.clone(), shown.clone()));
@@ -39,10 +69,59 @@ pub(crate) fn run(args: &RunArgs, global: &Global, matches: &ArgMatches) -> Resu
         let _ = view.await;
         report
     })?;
-    if !global.quiet {
-        summary::print(&report, global);
+    Ok(finished(&report, global))
+}
+
+/// A process for each node.
+fn run_nodes(args: &RunArgs, config: Config, global: &Global) -> Result<ExitCode, Error> {
+    let arguments = [runtime_arguments(&config, global), args.measure.arguments()].concat();
+    let job = Job::new(config)?;
+    let ended = runtime()?.block_on(async {
+        let (progress, cancel, shown) = (job.progress(), job.cancellation(), CancellationToken::new());
+        tokio::spawn(stop_on_signal(cancel.clone()));
+        let view = tokio::spawn(progress_view::show(progress.clone(), global.clone(), shown.clone()));
+        let ended = launch(&job, arguments, progress, cancel).await;
+        shown.cancel();
+        let _ = view.await;
+        match ended? {
+            Ok(()) => job.finalize().await.map(Ok),
+            Err(code) => Ok(Err(code)),
+        }
+    })?;
+    match ended {
+        Ok(report) => Ok(finished(&report, global)),
+        // The worker has said what is wrong.
+        Err(code) => Ok(ExitCode::from(code)),
     }
-    Ok(ExitCode::from(if report.too_many_rejects { packd::exit::DATA } else { packd::exit::OK }))
+}
+
+/// What decides how a worker runs; what it does stands in the plan. Threads and memory are shared.
+fn runtime_arguments(config: &Config, global: &Global) -> Vec<OsString> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = (config.threads.unwrap_or(cores) / config.nodes as usize).max(1);
+    let budget = (config.read_budget.0 / u64::from(config.nodes)).max(1);
+    let mut arguments: Vec<OsString> = Vec::new();
+    if let Some(output) = &config.output {
+        arguments.extend(["-o".into(), output.into()]);
+    }
+    arguments.extend(["--threads".into(), threads.to_string().into()]);
+    arguments.extend(["--read-budget".into(), budget.to_string().into()]);
+    arguments.extend(["--wait-timeout".into(), config.wait_timeout.to_string().into()]);
+    if config.verify_resume {
+        arguments.push("--verify-resume".into());
+    }
+    if global.quiet {
+        arguments.push("--quiet".into());
+    }
+    arguments
+}
+
+/// Prints the summary of a finished run.
+pub(crate) fn finished(report: &Report, global: &Global) -> ExitCode {
+    if !global.quiet {
+        summary::print(report, global);
+    }
+    ExitCode::from(if report.too_many_rejects { packd::exit::DATA } else { packd::exit::OK })
 }
 
 /// The runtime of the commands that wait for files.
@@ -55,7 +134,7 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Error> {
 }
 
 /// The first SIGINT or SIGTERM stops the run in order; the second ends the process at once.
-async fn stop_on_signal(cancel: CancellationToken) {
+pub(crate) async fn stop_on_signal(cancel: CancellationToken) {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut interrupt), Ok(mut terminate)) =
         (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))

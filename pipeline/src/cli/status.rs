@@ -22,16 +22,22 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
     if args.json {
         return print_json(&status).map(|()| ExitCode::SUCCESS);
     }
-    println!("{}{}", status.state, if status.running { ", a process works on it" } else { "" });
-    println!(
-        "measured  {} records ({} rejected) of {} of {} inputs, {} units",
-        thousands(status.records.read),
-        thousands(status.records.rejected_total()),
-        status.inputs_done,
-        status.inputs,
-        status.units
-    );
-    println!("written   {} shards, {}", status.shards, bytes(status.shard_bytes));
+    println!("{}", status.state);
+    for node in &status.nodes {
+        println!(
+            "node {:>3}  {}: {} records ({} rejected), {} of {} inputs, {} units; {} shards, {}{}",
+            node.node,
+            node.state,
+            thousands(node.records.read),
+            thousands(node.records.rejected_total()),
+            node.parts_done,
+            node.parts,
+            node.units,
+            node.shards,
+            bytes(node.shard_bytes),
+            if node.running { "; a process works on it" } else { "" }
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }
 

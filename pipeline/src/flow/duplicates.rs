@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::error::Error;
 use crate::job::Job;
 use crate::state::ledger::MeasuredUnit;
-use crate::state::rows::RowStore;
+use crate::state::rows::{Row, RowStore};
 use crate::state::stats::Stats;
 
 /// Records whose id came before.
@@ -16,14 +16,37 @@ pub(crate) struct Duplicates {
     pub(crate) rejects: Vec<Reject>,
     /// Their ordinals, sorted.
     pub(crate) ordinals: Vec<u64>,
+    /// What was counted of them when they were accepted.
+    lost: Stats,
 }
 
-/// Finds them by 64-bit hashes and confirms each by its text. `stats` then counts them as rejected.
+impl Duplicates {
+    /// Counts them as rejected.
+    pub(crate) fn apply(&self, stats: &mut Stats) {
+        let lost = &self.lost;
+        if lost.accepted == 0 {
+            return;
+        }
+        *stats.rejected.entry(Reason::DuplicateId).or_default() += lost.accepted;
+        stats.accepted -= lost.accepted;
+        stats.tokens -= lost.tokens;
+        stats.text_tokens -= lost.text_tokens;
+        stats.image_tokens -= lost.image_tokens;
+        stats.images -= lost.images;
+        stats.patches -= lost.patches;
+        stats.record_bytes -= lost.record_bytes;
+        stats.image_blocks -= lost.image_blocks;
+        stats.truncated -= lost.truncated;
+    }
+}
+
+/// Finds them by 64-bit hashes and confirms each by its text. `line_of` is the line of a record in its input,
+/// by ordinal and row.
 pub(crate) fn find_duplicates(
     job: &Job,
     units: &[MeasuredUnit],
     rows: &RowStore,
-    stats: &mut Stats,
+    line_of: impl Fn(u64, &Row) -> u64,
 ) -> Result<Duplicates, Error> {
     let mut hashes: Vec<(u64, u64)> = Vec::with_capacity(rows.len() as usize);
     for_each_id(job, units, |ordinal, id, _| hashes.push((xxh3_64(id.as_bytes()), ordinal)))?;
@@ -53,28 +76,30 @@ pub(crate) fn find_duplicates(
     })?;
     let mut duplicates = Duplicates::default();
     for (ordinal, first, id, (text_tokens, image_tokens, truncated)) in found {
-        let (row, first) = (rows.get(ordinal)?, rows.get(first)?);
+        let row = rows.get(ordinal)?;
         let name = |source: u16| job.tools.inputs[usize::from(source)].name.clone();
-        let detail = format!("the id stands first at {}:{}", name(first.source), first.line);
+        let first_row = rows.get(first)?;
+        let detail =
+            format!("the id stands first at {}:{}", name(first_row.source), line_of(first, &first_row));
         duplicates.ordinals.push(ordinal);
         duplicates.rejects.push(Reject {
             source: name(row.source),
-            line: row.line.into(),
+            line: line_of(ordinal, &row),
             byte_offset: row.offset,
             id: Some(id),
             reason: Reason::DuplicateId,
             detail,
         });
-        stats.accepted -= 1;
-        *stats.rejected.entry(Reason::DuplicateId).or_default() += 1;
-        stats.tokens -= u64::from(row.length);
-        stats.text_tokens -= u64::from(text_tokens);
-        stats.image_tokens -= u64::from(image_tokens);
-        stats.images -= u64::from(row.images);
-        stats.patches -= u64::from(row.patches);
-        stats.record_bytes -= u64::from(row.len);
-        stats.image_blocks -= u64::from(row.stored);
-        stats.truncated -= u64::from(truncated);
+        let lost = &mut duplicates.lost;
+        lost.accepted += 1;
+        lost.tokens += u64::from(row.length);
+        lost.text_tokens += u64::from(text_tokens);
+        lost.image_tokens += u64::from(image_tokens);
+        lost.images += u64::from(row.images);
+        lost.patches += u64::from(row.patches);
+        lost.record_bytes += u64::from(row.len);
+        lost.image_blocks += u64::from(row.stored);
+        lost.truncated += u64::from(truncated);
     }
     Ok(duplicates)
 }

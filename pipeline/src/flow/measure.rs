@@ -18,6 +18,7 @@ use crate::state::unit::Details;
 /// A block whose records were judged.
 pub(crate) struct ValidatedBlock {
     block: RecordBlock,
+    part: usize,
     seekable: bool,
     records: Vec<Judged>,
 }
@@ -33,6 +34,7 @@ struct Judged {
 /// A block whose samples were measured.
 pub(crate) struct MeasuredBlock {
     pub(crate) block: RecordBlock,
+    pub(crate) part: usize,
     pub(crate) seekable: bool,
     pub(crate) rows: Vec<Row>,
     pub(crate) details: Vec<Details>,
@@ -49,7 +51,7 @@ pub(crate) fn validate(
     validator: &Validator,
     previous: Option<&Previous>,
 ) -> Result<ValidatedBlock, Error> {
-    let ReadBlock { block, seekable } = read;
+    let ReadBlock { block, part, seekable } = read;
     let judge = |record: &RawRecord| {
         let bytes = block.bytes_of(record);
         let hash = xxh3_128(bytes);
@@ -59,7 +61,7 @@ pub(crate) fn validate(
         Ok(Judged { record: *record, hash, validation, known })
     };
     let records = block.records.iter().map(judge).collect::<Result<_, Error>>()?;
-    Ok(ValidatedBlock { block, seekable, records })
+    Ok(ValidatedBlock { block, part, seekable, records })
 }
 
 /// A hostile image may find a fault in a decoder: that is a verdict on its record, not the end of the run.
@@ -81,13 +83,14 @@ pub(crate) fn measure(
     inputs: &[Input],
     fail_fast: bool,
 ) -> Result<MeasuredBlock, Error> {
-    let ValidatedBlock { block, seekable, records } = validated;
+    let ValidatedBlock { block, part, seekable, records } = validated;
     let input = &inputs[block.source].name;
     let mut measured = MeasuredBlock {
         rows: Vec::with_capacity(records.len()),
         details: Vec::with_capacity(records.len()),
         rejects: Vec::new(),
         stats: Stats { blank_lines: block.blank_lines, ..Stats::default() },
+        part,
         seekable,
         block,
     };

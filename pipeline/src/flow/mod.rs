@@ -8,9 +8,10 @@
 //! channels and cancels the run; the others then end by themselves, and the first real error is returned.
 
 pub(crate) mod bridge;
-mod duplicates;
+pub(crate) mod duplicates;
 pub(crate) mod measure;
 pub(crate) mod pack;
+mod packed_part;
 pub(crate) mod read;
 pub(crate) mod write;
 
@@ -22,9 +23,10 @@ use tokio::sync::mpsc::channel;
 use tokio::task::JoinSet;
 
 use crate::error::Error;
-use crate::finalize::finalize;
+use crate::finalize::{finalize, finish_node, read_done};
 use crate::job::Job;
 use crate::report::Report;
+use crate::state::commits::{Commit, MeasuredNode, WrittenNode};
 use crate::state::ledger::{Finished, FinishedFile, Ledger, MeasuredUnit, Position};
 use pack::Packed;
 
@@ -33,51 +35,143 @@ const BLOCKS: usize = 4;
 /// Shard plans that may wait for a writer.
 const PLANS: usize = 64;
 
-/// Every folder that a run writes to, where a killed process may have left temporary files.
-const FOLDERS: [&str; 6] =
-    ["", "run", "run/measured", "run/shards", "node_000/webdataset", "node_000/webdataset/.nv-meta"];
-
-/// Runs a job from where the ledger says it stopped.
-pub(crate) async fn run(job: Arc<Job>) -> Result<Report, Error> {
-    let job_file = job.job_file()?;
-    job_file.check(&job.output)?;
-    packd_sinks::create_folder(&job.output.join("run"))?;
-    let _lock = lock(&job.output)?;
-    job_file.claim(&job.output)?;
-    for folder in FOLDERS {
-        let folder = job.output.join(folder);
-        if folder.is_dir() {
-            packd_sinks::remove_temporaries(&folder)?;
+/// Runs every node of a job in this process, from where their ledgers say that they stopped.
+pub(crate) async fn run(job: Job) -> Result<Report, Error> {
+    let mut nodes = JoinSet::new();
+    for node in job.nodes() {
+        nodes.spawn(work(Arc::new(job.clone().on(node))));
+    }
+    let mut report = None;
+    let mut first = Ok(());
+    while let Some(joined) = nodes.join_next().await {
+        match joined {
+            Ok(Ok(found)) => report = report.or(found),
+            Ok(Err(error)) => first = first_error(first, error, &job),
+            Err(error) => {
+                let error = bridge::internal("node", error.into_panic().as_ref());
+                first = first_error(first, error, &job);
+            }
         }
     }
-    let (ledger, mut finished) = Ledger::open(&job.output.join("run/ledger.jsonl"))?;
-    if let Some(files) = &finished.done
-        && let Some(report) = finished_report(&job, files)
-    {
+    first?;
+    match report {
+        Some(report) => Ok(report),
+        None => finish(Arc::new(job)).await,
+    }
+}
+
+/// Keeps the error that came before the others were cancelled because of it.
+fn first_error(first: Result<(), Error>, error: Error, job: &Job) -> Result<(), Error> {
+    job.cancellation().cancel();
+    match first {
+        Err(Error::Interrupted) | Ok(()) => Err(error),
+        first => first,
+    }
+}
+
+/// Does one node's part of a job, and what follows when it was the last.
+pub(crate) async fn work(job: Arc<Job>) -> Result<Option<Report>, Error> {
+    job.plan()?;
+    if let Some(report) = finished_report(&job)? {
+        return Ok(Some(report));
+    }
+    packd_sinks::create_folder(&job.output.join(job.node.run()))?;
+    let lock = lock(&job.output, &job.node.lock())?;
+    if !has_written(&job)? {
+        WrittenNode::remove(&job.output, job.node)?;
+        for folder in [job.node.run(), job.node.measured(), job.node.commits(), job.node.webdataset()] {
+            remove_temporaries(&job.output.join(folder))?;
+        }
+        remove_temporaries(&job.output.join(job.node.webdataset()).join(packd_sinks::METADATA_FOLDER))?;
+        let (ledger, mut finished) = Ledger::open(&job.output.join(job.node.ledger()))?;
+        drop_damaged_units(&job, &ledger, &mut finished)?;
+        let packed = run_stages(&job, &Arc::new(ledger), finished).await?;
+        let of_node = Arc::clone(&job);
+        blocking("finish", move || finish_node(&of_node, packed)).await?;
+    }
+    drop(lock);
+    match unfinished::<WrittenNode>(&job)?.is_empty() {
+        true => finish(job).await.map(Some),
+        false => Ok(None),
+    }
+}
+
+/// Writes what needs all nodes. A process that finds another one at it waits, and takes what that one made.
+pub(crate) async fn finish(job: Arc<Job>) -> Result<Report, Error> {
+    job.file().check(&job.output)?;
+    if let Some(report) = finished_report(&job)? {
         return Ok(report);
     }
-    drop_damaged_units(&job, &ledger, &mut finished)?;
-    let ledger = Arc::new(ledger);
-    let packed = run_stages(&job, &ledger, finished).await?;
-    let (job, ledger) = (Arc::clone(&job), Arc::clone(&ledger));
-    let done = tokio::task::spawn_blocking(move || finalize(&job, &ledger, packed)).await;
-    match done {
-        Ok(report) => report,
-        Err(error) => Err(bridge::internal("finalize", error.into_panic().as_ref())),
+    let waiting = unfinished::<WrittenNode>(&job)?;
+    if !waiting.is_empty() {
+        return Err(Error::Waiting { nodes: waiting, phase: "written" });
     }
+    blocking("finalize", move || {
+        let path = job.output.join(FINALIZE_LOCK);
+        let state = |error: std::io::Error| Error::State { path: path.clone(), message: error.to_string() };
+        let lock = File::create(&path).map_err(state)?;
+        // Without locks two processes would write the same bytes; only then may one be interrupted by the
+        // other's tidying, and both have to be run again.
+        let _ = lock.lock();
+        if let Some(report) = finished_report(&job)? {
+            return Ok(report);
+        }
+        remove_temporaries(&job.output)?;
+        remove_temporaries(&job.output.join("run"))?;
+        finalize(&job)
+    })
+    .await
+}
+
+/// Held by the process that writes what needs all nodes.
+const FINALIZE_LOCK: &str = "run/finalize.lock";
+
+async fn blocking<T: Send + 'static>(
+    stage: &'static str,
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => Err(bridge::internal(stage, error.into_panic().as_ref())),
+    }
+}
+
+/// The nodes whose commit is not there yet.
+pub(crate) fn unfinished<C: Commit>(job: &Job) -> Result<Vec<u32>, Error> {
+    let missing = job.nodes().filter(|node| !C::path(&job.output, *node).exists());
+    Ok(missing.map(|node| node.0).collect())
+}
+
+fn remove_temporaries(folder: &Path) -> Result<(), Error> {
+    if folder.is_dir() {
+        packd_sinks::remove_temporaries(folder)?;
+    }
+    Ok(())
+}
+
+/// Whether the node has written all that it has to, and it is still there.
+fn has_written(job: &Job) -> Result<bool, Error> {
+    let measured = MeasuredNode::read(&job.output, job.node)?;
+    let written = WrittenNode::read(&job.output, job.node)?;
+    let (Some(measured), Some(written)) = (measured, written) else { return Ok(false) };
+    let whole = written.files.iter().chain(measured.files()).all(|file| is_unchanged(job, file));
+    if !whole {
+        tracing::warn!(node = job.node.0, "the output is not what the node left; completing it again");
+    }
+    Ok(whole)
 }
 
 /// The report of a run that was done before, if everything that it wrote is still there.
-fn finished_report(job: &Job, files: &[FinishedFile]) -> Option<Report> {
-    let same = |file: &FinishedFile| is_unchanged(job, file);
-    if !files.iter().all(same) {
+fn finished_report(job: &Job) -> Result<Option<Report>, Error> {
+    let Some(files) = read_done(&job.output)? else { return Ok(None) };
+    if !files.iter().all(|file| is_unchanged(job, file)) {
         tracing::warn!("the output is not what the finished run left; completing it again");
-        return None;
+        return Ok(None);
     }
-    Report::read(&job.output).ok().map(|report| Report { already_done: true, ..report })
+    Ok(Report::read(&job.output).ok().map(|report| Report { already_done: true, ..report }))
 }
 
-/// Whether a finished file is as the ledger has it: its size, and with `verify_resume` its checksum.
+/// Whether a finished file is as it was recorded: its size, and with `verify_resume` its checksum.
 fn is_unchanged(job: &Job, file: &FinishedFile) -> bool {
     let path = job.output.join(&file.name);
     let same_size = std::fs::metadata(&path).is_ok_and(|metadata| metadata.len() == file.size);
@@ -86,8 +180,8 @@ fn is_unchanged(job: &Job, file: &FinishedFile) -> bool {
             || packd_sinks::hash_file(&path).is_ok_and(|hash| hash == file.checksum))
 }
 
-fn lock(output: &Path) -> Result<File, Error> {
-    let path = output.join("run/lock");
+fn lock(output: &Path, name: &str) -> Result<File, Error> {
+    let path = output.join(name);
     let state = |error: std::io::Error| Error::State { path: path.clone(), message: error.to_string() };
     let file = File::create(&path).map_err(state)?;
     match file.try_lock() {
@@ -104,12 +198,14 @@ fn drop_damaged_units(job: &Job, ledger: &Ledger, finished: &mut Finished) -> Re
     let good = finished.units.iter().take_while(|unit| whole(unit)).count();
     if good < finished.units.len() {
         tracing::warn!(unit = good, "measurements were changed or removed; measuring from there again");
+        MeasuredNode::remove(&job.output, job.node)?;
         ledger.remeasure(good as u64)?;
         finished.drop_units_from(good as u64);
     }
     Ok(())
 }
 
+/// Measures the slice, packs, and writes the node's shards.
 async fn run_stages(job: &Arc<Job>, ledger: &Arc<Ledger>, finished: Finished) -> Result<Packed, Error> {
     let Finished { units, shards, .. } = finished;
     let start = units.last().map_or(Position::START, |unit| unit.next);
@@ -127,6 +223,7 @@ async fn run_stages(job: &Arc<Job>, ledger: &Arc<Ledger>, finished: Finished) ->
     let max_record = usize::try_from(job.config.max_line_bytes.0).unwrap_or(usize::MAX);
     stages.spawn(read::read(
         Arc::clone(&tools.inputs),
+        Arc::clone(&job.parts),
         start,
         max_record,
         to_validate,

@@ -2,74 +2,52 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use packd_config::{DuplicateId, Scope};
-use packd_sinks::{Reject, shard_name};
-use packd_stages::bin_pack::{Item, Packing, Quality, pack};
+use packd_sinks::shard_name;
+use packd_stages::bin_pack::{GlobalPacking, Item, Quality, pack};
 use tokio::sync::mpsc::{Receiver, Sender};
 
-use super::duplicates::{Duplicates, find_duplicates};
+use super::duplicates::find_duplicates;
 use super::measure::MeasuredBlock;
+use super::packed_part::PackedPart;
+use super::unfinished;
 use crate::error::Error;
 use crate::job::Job;
 use crate::progress::{Phase, Progress};
+use crate::state::commits::{Commit, MeasuredNode};
 use crate::state::ledger::{Ledger, MeasuredUnit, Position};
 use crate::state::rows::RowStore;
-use crate::state::stats::Stats;
+use crate::state::sorted::{SortedRows, write_sorted};
 use crate::state::unit::UnitBuilder;
 
-/// A packing of a part of the samples (all of them with `scope: global`).
-pub(crate) struct PackedPart {
-    packing: Packing,
-    /// Ordinal of the part's first sample.
-    first_ordinal: u64,
-    /// Ordinals of the part's samples, where some are left out (`duplicate_id: reject`).
-    ordinals: Option<Vec<u64>>,
-    /// Number of the part's first pack in the run.
-    first_pack: u64,
-}
-
-impl PackedPart {
-    /// The ordinals of the samples in a pack of the run.
-    pub(crate) fn members(&self, pack: u64) -> impl Iterator<Item = u64> + '_ {
-        let members = self.packing.members(pack - self.first_pack);
-        members.iter().map(move |member| match &self.ordinals {
-            Some(ordinals) => ordinals[*member as usize],
-            None => self.first_ordinal + u64::from(*member),
-        })
-    }
-}
+/// How often a node looks whether the others have measured.
+const POLL: Duration = Duration::from_millis(100);
 
 /// A shard to be written.
 pub(crate) struct ShardPlan {
     pub(crate) name: String,
     pub(crate) packs: Range<u64>,
     pub(crate) part: Arc<PackedPart>,
-    pub(crate) rows: Arc<RowStore>,
-    /// Units whose spools may hold records.
+    /// Units whose spools may hold records, of all nodes.
     pub(crate) units: Arc<[MeasuredUnit]>,
     /// Which inputs are read by offset.
     pub(crate) seekable: Arc<[bool]>,
 }
 
-/// What the stage learned, for the tables and the report.
+/// What the stage learned, for the node's commit.
 pub(crate) struct Packed {
-    pub(crate) units: Arc<[MeasuredUnit]>,
-    pub(crate) rows: Arc<RowStore>,
-    pub(crate) stats: Stats,
-    pub(crate) duplicates: Vec<Reject>,
-    /// Ordinals of the duplicates, sorted.
-    pub(crate) left_out: Vec<u64>,
     pub(crate) qualities: Vec<Quality>,
     pub(crate) shards: Vec<String>,
     pub(crate) pack_seconds: f64,
-    pub(crate) measured_at: std::time::Instant,
+    pub(crate) measured_at: Instant,
 }
 
-/// Receives measured blocks until they end, then packs and sends the plans of all shards.
+/// Receives measured blocks until they end, then packs and sends the plans of the node's shards.
 ///
 /// With `scope: window` a part is packed as soon as its window is full, so that writing overlaps
-/// measuring.
+/// measuring. With `scope: global` the node waits until all nodes have measured.
 pub(crate) fn bin_pack(
     job: &Job,
     ledger: &Ledger,
@@ -83,7 +61,7 @@ pub(crate) fn bin_pack(
         ledger,
         output,
         units: finished,
-        seekable,
+        seekable: seekable.into(),
         builder: UnitBuilder::default(),
         pending_bytes: 0,
         next: Position::START,
@@ -103,29 +81,29 @@ pub(crate) fn bin_pack(
     if job.cancelled() {
         return Err(Error::Interrupted);
     }
-    // Blocks may have stopped coming because a stage before this one failed: only an input that was read
+    // Blocks may have stopped coming because a stage before this one failed: only a slice that was read
     // to its end is packed.
-    if stage.next.source < job.tools.inputs.len() {
+    if stage.next.part < job.parts.len() {
         return Ok(None);
     }
     stage.commit_unit()?;
     stage.pack_full_windows()?;
-    let measured_at = std::time::Instant::now();
-    stage.finish(measured_at).map(Some)
+    stage.finish(Instant::now()).map(Some)
 }
 
 struct Stage<'a> {
     job: &'a Job,
     ledger: &'a Ledger,
     output: &'a Sender<ShardPlan>,
+    /// Units of this node.
     units: Vec<MeasuredUnit>,
-    seekable: Vec<bool>,
+    seekable: Arc<[bool]>,
     builder: UnitBuilder,
     /// Bytes of input in the builder.
     pending_bytes: u64,
     /// Where the next block starts.
     next: Position,
-    /// Samples that are in a packed window.
+    /// Samples of this node that are in a packed window.
     packed_to: u64,
     next_pack: u64,
     qualities: Vec<Quality>,
@@ -135,7 +113,7 @@ struct Stage<'a> {
 
 impl Stage<'_> {
     fn take(&mut self, measured: MeasuredBlock) -> Result<(), Error> {
-        let MeasuredBlock { block, seekable, rows, details, rejects, stats } = measured;
+        let MeasuredBlock { block, part, seekable, rows, details, rejects, stats } = measured;
         let counters = self.job.counters();
         Progress::add(&counters.read, stats.read);
         Progress::add(&counters.accepted, stats.accepted);
@@ -149,9 +127,10 @@ impl Stage<'_> {
         self.builder.stats.add(&stats);
         self.pending_bytes += block.bytes.len() as u64;
         self.next = if block.end_of_source {
-            Position { source: block.source + 1, offset: 0, line: 1 }
+            self.builder.part_lines.push((part, block.end_line.saturating_sub(1)));
+            Position { part: part + 1, ..Position::START }
         } else {
-            Position { source: block.source, offset: block.end_offset, line: block.end_line }
+            Position { part, offset: block.end_offset, line: block.end_line }
         };
         if self.pending_bytes >= self.job.unit_bytes {
             self.commit_unit()?;
@@ -166,12 +145,13 @@ impl Stage<'_> {
         }
         let builder = std::mem::take(&mut self.builder);
         self.pending_bytes = 0;
-        let unit = builder.commit(&self.job.output, self.units.len() as u64, self.next)?;
+        let unit = builder.commit(&self.job.output, self.job.node, self.units.len() as u64, self.next)?;
         self.ledger.measured(&unit)?;
         self.units.push(unit);
         Ok(())
     }
 
+    /// The rows of this node.
     fn rows(&self) -> Result<RowStore, Error> {
         RowStore::open(self.units.iter().map(|unit| (unit.rows_path(&self.job.output), unit.samples)))
     }
@@ -187,30 +167,25 @@ impl Stage<'_> {
         }
         let rows = Arc::new(self.rows()?);
         while measured - self.packed_to >= window {
-            self.pack_part(&rows, self.packed_to..self.packed_to + window, None)?;
+            self.pack_own(&rows, self.packed_to..self.packed_to + window)?;
         }
         Ok(())
     }
 
-    fn finish(mut self, measured_at: std::time::Instant) -> Result<Packed, Error> {
+    fn finish(mut self, measured_at: Instant) -> Result<Packed, Error> {
         self.job.counters().enter(Phase::Pack);
-        let mut stats = Stats::default();
-        self.units.iter().for_each(|unit| stats.add(&unit.stats));
         let rows = Arc::new(self.rows()?);
-        let Duplicates { rejects, ordinals: left_out } = match self.job.config.duplicate_id {
-            DuplicateId::Keep => Duplicates::default(),
-            DuplicateId::Reject => find_duplicates(self.job, &self.units, &rows, &mut stats)?,
-        };
-        let rest = self.packed_to..rows.len();
-        if !rest.is_empty() {
-            self.pack_part(&rows, rest, (!left_out.is_empty()).then_some(left_out.as_slice()))?;
+        self.commit_measured(&rows)?;
+        if self.job.config.scope == Scope::Global {
+            let nodes = self.wait_for_all()?;
+            if needs_all_samples(self.job) { self.pack_gathered(&nodes)? } else { self.pack_global(&nodes)? }
+        } else {
+            let rest = self.packed_to..rows.len();
+            if !rest.is_empty() {
+                self.pack_own(&rows, rest)?;
+            }
         }
         Ok(Packed {
-            units: self.units.into(),
-            rows,
-            stats,
-            duplicates: rejects,
-            left_out,
             qualities: self.qualities,
             shards: self.shards,
             pack_seconds: self.pack_seconds,
@@ -218,59 +193,181 @@ impl Stage<'_> {
         })
     }
 
-    fn pack_part(
+    /// Tells the other nodes what this one measured.
+    fn commit_measured(&self, rows: &RowStore) -> Result<(), Error> {
+        let (output, node) = (&self.job.output, self.job.node);
+        if let Some(measured) = MeasuredNode::read(output, node)?
+            && measured.units == self.units
+            && measured.sorted.iter().all(|file| super::is_unchanged(self.job, file))
+        {
+            return Ok(());
+        }
+        let (mut histogram, mut sorted) = (Vec::new(), None);
+        if self.job.config.scope == Scope::Global && !needs_all_samples(self.job) {
+            let (counts, file) = write_sorted(output, node, rows, &self.job.limits)?;
+            (histogram, sorted) = (counts, Some(file));
+        }
+        MeasuredNode { units: self.units.clone(), histogram, sorted }.write(output, node)
+    }
+
+    fn wait_for_all(&self) -> Result<Vec<MeasuredNode>, Error> {
+        let until = Instant::now() + Duration::from_secs(self.job.config.wait_timeout);
+        loop {
+            let waiting = unfinished::<MeasuredNode>(self.job)?;
+            if waiting.is_empty() {
+                break;
+            }
+            if Instant::now() >= until {
+                return Err(Error::Waiting { nodes: waiting, phase: "measured" });
+            }
+            if self.job.cancelled() {
+                return Err(Error::Interrupted);
+            }
+            std::thread::sleep(POLL);
+        }
+        let lost = |node: u32| Error::Waiting { nodes: vec![node], phase: "measured" };
+        let read = |node| MeasuredNode::read(&self.job.output, node)?.ok_or_else(|| lost(node.0));
+        self.job.nodes().map(read).collect()
+    }
+
+    /// One packing of the samples of all nodes, computed from their histograms.
+    fn pack_global(&mut self, nodes: &[MeasuredNode]) -> Result<(), Error> {
+        let started = Instant::now();
+        let job = self.job;
+        let capacity = job.limits.class(job.limits.seq_len);
+        let histograms: Vec<Vec<u64>> = nodes.iter().map(|node| node.full_histogram(capacity)).collect();
+        let units: Vec<MeasuredUnit> = nodes.iter().flat_map(|node| node.units.iter().cloned()).collect();
+        let tokens = units.iter().map(|unit| unit.stats.tokens).sum();
+        let packing = GlobalPacking::new(&histograms, tokens, &job.limits, job.algorithm(), job.config.seed)?;
+        let mut first_ordinal = 0;
+        let mut sorted = Vec::with_capacity(nodes.len());
+        for (node, measured) in job.nodes().zip(nodes) {
+            sorted.push(SortedRows::open(&job.output, node, measured, first_ordinal)?);
+            first_ordinal += measured.samples();
+        }
+        self.pack_seconds += started.elapsed().as_secs_f64();
+        self.qualities.push(packing.quality().clone());
+        let bytes = |unit: &MeasuredUnit| 512 * unit.stats.image_blocks + unit.stats.record_bytes;
+        let (packs, bytes) = (packing.len(), units.iter().map(bytes).sum());
+        let part = Arc::new(PackedPart::Global { packing, nodes: sorted });
+        self.send_shared(part, packs, bytes, units.into())
+    }
+
+    /// One packing of the samples of all nodes, in the memory of each of them: image and patch limits and
+    /// duplicates need the samples themselves.
+    fn pack_gathered(&mut self, nodes: &[MeasuredNode]) -> Result<(), Error> {
+        let units: Vec<MeasuredUnit> = nodes.iter().flat_map(|node| node.units.iter().cloned()).collect();
+        let files = units.iter().map(|unit| (unit.rows_path(&self.job.output), unit.samples));
+        let rows = Arc::new(RowStore::open(files)?);
+        let left_out = match self.job.config.duplicate_id {
+            DuplicateId::Keep => Vec::new(),
+            DuplicateId::Reject => {
+                find_duplicates(self.job, &units, &rows, |_, row| row.line.into())?.ordinals
+            }
+        };
+        let (part, packs, bytes) = self.pack_rows(&rows, 0..rows.len(), &left_out)?;
+        self.send_shared(part, packs, bytes, units.into())
+    }
+
+    /// Packs samples of this node only, into shards of their own.
+    fn pack_own(&mut self, rows: &Arc<RowStore>, numbers: Range<u64>) -> Result<(), Error> {
+        let end = numbers.end;
+        let (part, packs, bytes) = self.pack_rows(rows, numbers, &[])?;
+        let units: Arc<[MeasuredUnit]> = self.units.clone().into();
+        let shards = shard_ranges(packs, bytes, &self.job.config);
+        let first = self.shards.len() as u64;
+        let shards = (first..)
+            .zip(shards)
+            .map(|(number, packs)| (number, self.next_pack + packs.start..self.next_pack + packs.end));
+        self.send(&part, &units, shards.collect())?;
+        self.next_pack += packs;
+        self.packed_to = end;
+        Ok(())
+    }
+
+    /// Packs some rows in memory: the part, its packs, and the bytes that they will take.
+    fn pack_rows(
         &mut self,
         rows: &Arc<RowStore>,
-        part: Range<u64>,
-        left_out: Option<&[u64]>,
-    ) -> Result<(), Error> {
-        let started = std::time::Instant::now();
-        let mut items: Vec<Item> = Vec::with_capacity((part.end - part.start) as usize);
-        let mut ordinals: Option<Vec<u64>> = left_out.map(|_| Vec::new());
-        let (mut bytes, mut ordinal) = (0, part.start);
-        rows.scan(part.clone(), |row| {
-            if left_out.is_none_or(|left_out| left_out.binary_search(&ordinal).is_err()) {
+        numbers: Range<u64>,
+        left_out: &[u64],
+    ) -> Result<(Arc<PackedPart>, u64, u64), Error> {
+        let started = Instant::now();
+        let mut items: Vec<Item> = Vec::with_capacity((numbers.end - numbers.start) as usize);
+        let mut kept = Vec::new();
+        let (mut bytes, mut number) = (0, numbers.start);
+        rows.scan(numbers.clone(), |row| {
+            if left_out.binary_search(&number).is_err() {
                 items.push(row.item());
-                if let Some(ordinals) = ordinals.as_mut() {
-                    ordinals.push(ordinal);
+                if !left_out.is_empty() {
+                    kept.push(number);
                 }
                 bytes += 512 * u64::from(row.stored) + u64::from(row.len);
             }
-            ordinal += 1;
+            number += 1;
         })?;
         let packing = pack(&items, &self.job.limits, self.job.algorithm(), self.job.config.seed)?;
-        drop(items);
         self.pack_seconds += started.elapsed().as_secs_f64();
         self.qualities.push(packing.quality().clone());
         let packs = packing.len();
+        let part = PackedPart::Gathered {
+            packing,
+            rows: Arc::clone(rows),
+            first_row: numbers.start,
+            kept: (!left_out.is_empty()).then_some(kept),
+            first_pack: self.next_pack,
+        };
+        Ok((Arc::new(part), packs, bytes))
+    }
+
+    /// Sends the plans of this node's share of shards that are numbered over all nodes.
+    fn send_shared(
+        &mut self,
+        part: Arc<PackedPart>,
+        packs: u64,
+        bytes: u64,
+        units: Arc<[MeasuredUnit]>,
+    ) -> Result<(), Error> {
+        let shards = shard_ranges(packs, bytes, &self.job.config);
+        let (node, nodes) = (self.job.node.0 as usize, self.job.config.nodes as usize);
+        let own = shards.len() * node / nodes..shards.len() * (node + 1) / nodes;
+        let numbered = (0..).zip(shards).skip(own.start).take(own.len());
+        self.send(&part, &units, numbered.collect())
+    }
+
+    fn send(
+        &mut self,
+        part: &Arc<PackedPart>,
+        units: &Arc<[MeasuredUnit]>,
+        shards: Vec<(u64, Range<u64>)>,
+    ) -> Result<(), Error> {
         let counters = self.job.counters();
-        Progress::add(&counters.packs, packs);
-        let first_pack = self.next_pack;
-        let packed = Arc::new(PackedPart { packing, first_ordinal: part.start, ordinals, first_pack });
-        let units: Arc<[MeasuredUnit]> = self.units.clone().into();
-        let seekable: Arc<[bool]> = self.seekable.clone().into();
-        let ranges = shard_ranges(packs, bytes, &self.job.config);
-        Progress::add(&counters.shards, ranges.len() as u64);
-        for range in ranges {
-            let name = shard_name(&self.job.config.shard_prefix, self.shards.len() as u64);
+        Progress::add(&counters.packs, shards.iter().map(|(_, packs)| packs.end - packs.start).sum());
+        Progress::add(&counters.shards, shards.len() as u64);
+        for (number, packs) in shards {
+            let name = shard_name(&self.job.prefix(), number);
             self.shards.push(name.clone());
             let plan = ShardPlan {
                 name,
-                packs: first_pack + range.start..first_pack + range.end,
-                part: Arc::clone(&packed),
-                rows: Arc::clone(rows),
-                units: Arc::clone(&units),
-                seekable: Arc::clone(&seekable),
+                packs,
+                part: Arc::clone(part),
+                units: Arc::clone(units),
+                seekable: Arc::clone(&self.seekable),
             };
             if self.output.blocking_send(plan).is_err() {
                 // The writer failed; its error is the one that counts.
                 return Err(Error::Interrupted);
             }
         }
-        self.next_pack += packs;
-        self.packed_to = part.end;
         Ok(())
     }
+}
+
+/// Whether histograms are not enough to pack the samples of all nodes.
+fn needs_all_samples(job: &Job) -> bool {
+    job.limits.max_images.is_some()
+        || job.limits.max_patches.is_some()
+        || job.config.duplicate_id == DuplicateId::Reject
 }
 
 /// Equal numbers of packs (±1) in as few shards as the limits allow: by count, and by the bytes that
@@ -278,8 +375,8 @@ impl Stage<'_> {
 fn shard_ranges(packs: u64, bytes: u64, config: &packd_config::Config) -> Vec<Range<u64>> {
     let by_count = packs.div_ceil(config.max_samples_per_shard);
     let by_bytes = (bytes + bytes / 10).div_ceil(config.max_shard_size.0);
-    // A val split takes whole shards: there must be one to spare.
-    let least = if config.val_fraction > 0.0 { 2 } else { 1 };
+    // A val split takes whole shards: each node must have one to spare.
+    let least = if config.val_fraction > 0.0 { 2 * u64::from(config.nodes) } else { 1 };
     let shards = by_count.max(by_bytes).max(least);
     let multiple = shards.checked_next_multiple_of(config.shards_multiple).unwrap_or(u64::MAX);
     let shards = multiple.min(packs);

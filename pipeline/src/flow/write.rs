@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use packd_sinks::{
-    PackedSample, SampleClass, ShardCommit, ShardOptions, ShardWriter, SubSample, create_folder, pack_key,
-    write_file,
+    PackedSample, SampleClass, ShardCommit, ShardIndex, ShardOptions, ShardWriter, SubSample, create_folder,
+    pack_key, write_file,
 };
 use packd_sources::{FetchRequest, RecordFetcher, SpoolReader};
 use rayon::prelude::*;
@@ -20,12 +20,8 @@ use crate::error::Error;
 use crate::job::Job;
 use crate::progress::{Phase, Progress};
 use crate::state::ledger::{FinishedFile, Ledger};
+use crate::state::node::Node;
 use crate::state::rows::Row;
-
-/// The folder of the shards, in the output folder.
-pub(crate) const WEBDATASET: &str = "node_000/webdataset";
-/// The folder of what is recorded of each shard.
-const COMMITS: &str = "run/shards";
 
 /// Writes every shard that is not finished yet.
 pub(crate) async fn write(
@@ -35,8 +31,7 @@ pub(crate) async fn write(
     mut input: Receiver<ShardPlan>,
     cancel: CancellationToken,
 ) -> Result<(), Error> {
-    create_folder(&job.output.join(WEBDATASET))?;
-    create_folder(&job.output.join(COMMITS))?;
+    create_folder(&job.output.join(job.node.commits()))?;
     let at_once = job.tools.pool.current_num_threads();
     let mut writers = JoinSet::new();
     let result = loop {
@@ -91,12 +86,14 @@ fn is_finished(job: &Job, finished: &BTreeMap<String, Vec<FinishedFile>>, plan: 
 }
 
 /// Where the record of a finished shard lies.
-pub(crate) fn commit_path(output: &Path, shard: &str) -> PathBuf {
-    output.join(COMMITS).join(format!("{shard}.json"))
+pub(crate) fn commit_path(output: &Path, node: Node, shard: &str) -> PathBuf {
+    output.join(node.commits()).join(format!("{shard}.json"))
 }
 
 fn write_shard(job: &Job, ledger: &Ledger, plan: &ShardPlan) -> Result<(), Error> {
-    let folder = job.output.join(WEBDATASET);
+    let folder = job.output.join(job.node.webdataset());
+    // Only a node that has shards has a folder for them: Energon refuses an empty one.
+    create_folder(&folder)?;
     let class = match job.config.sample_class {
         packd_config::SampleClass::Packed => SampleClass::Packed,
         packd_config::SampleClass::Crude => SampleClass::Crude,
@@ -140,10 +137,7 @@ fn gather(
     let mut bytes = 0;
     while bytes < budget {
         let Some(pack) = packs.next() else { break };
-        let members = plan.part.members(pack);
-        let rows = members
-            .map(|ordinal| Ok((ordinal, plan.rows.get(ordinal)?)))
-            .collect::<Result<Vec<_>, Error>>()?;
+        let rows = plan.part.rows(pack)?;
         bytes += rows.iter().map(|(_, row)| u64::from(row.len)).sum::<u64>();
         gathered.push((pack, rows));
     }
@@ -167,7 +161,7 @@ fn restore(
             (pack, rows, records)
         })
         .collect();
-    let prefix = &job.config.shard_prefix;
+    let prefix = &job.prefix();
     job.tools.pool.install(|| {
         packs
             .into_par_iter()
@@ -211,28 +205,27 @@ fn sub_sample(job: &Job, ordinal: u64, row: &Row, record: &[u8]) -> Result<SubSa
 
 fn record(job: &Job, ledger: &Ledger, commit: &ShardCommit) -> Result<(), Error> {
     let name = &commit.index.name;
-    let path = commit_path(&job.output, name);
+    let path = commit_path(&job.output, job.node, name);
     let text = serde_json::to_vec(commit)
         .map_err(|error| Error::State { path: path.clone(), message: error.to_string() })?;
     write_file(&path, &text)?;
-    let idx = commit.index.tar_idx();
-    let hash = |bytes: &[u8]| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(bytes));
-    let files = vec![
-        FinishedFile {
-            name: format!("{WEBDATASET}/{name}"),
-            size: commit.index.size,
-            checksum: commit.index.checksum.clone(),
-        },
-        FinishedFile {
-            name: format!("{WEBDATASET}/{name}.idx"),
-            size: idx.len() as u64,
-            checksum: hash(&idx),
-        },
-        FinishedFile {
-            name: format!("{COMMITS}/{name}.json"),
-            size: text.len() as u64,
-            checksum: hash(&text),
-        },
-    ];
+    let mut files: Vec<FinishedFile> = files_of(job, &commit.index).into();
+    files.push(FinishedFile {
+        name: format!("{}/{name}.json", job.node.commits()),
+        size: text.len() as u64,
+        checksum: hash(&text),
+    });
     ledger.shard(name, files)
+}
+
+/// A shard and its `.tar.idx`.
+pub(crate) fn files_of(job: &Job, index: &ShardIndex) -> [FinishedFile; 2] {
+    let name = format!("{}/{}", job.node.webdataset(), index.name);
+    let idx = index.tar_idx();
+    let tar = FinishedFile { name: name.clone(), size: index.size, checksum: index.checksum.clone() };
+    [tar, FinishedFile { name: format!("{name}.idx"), size: idx.len() as u64, checksum: hash(&idx) }]
+}
+
+fn hash(bytes: &[u8]) -> String {
+    format!("{:032x}", xxhash_rust::xxh3::xxh3_128(bytes))
 }

@@ -1,16 +1,16 @@
-//! `run/job.json`: which job an output folder holds.
+//! `run/job.json`: which job an output folder holds, and how it is shared by the nodes.
 
 use std::path::Path;
 
-use packd_sinks::write_file;
-use packd_sources::Input;
+use packd_sinks::{AtomicFile, create_folder};
+use packd_sources::{Input, Part};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::Error;
 
 /// The version of what a run keeps and writes; another version cannot continue a run.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Everything that decides the bytes of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,14 +22,21 @@ pub(crate) struct JobFile {
     pub(crate) inputs: Vec<Input>,
     /// How samples are counted.
     pub(crate) counter: Value,
+    /// The slice of the input that each node measures. It follows from the inputs and the number of nodes.
+    pub(crate) slices: Vec<Vec<Part>>,
 }
 
 impl JobFile {
     /// The path below an output folder.
     pub(crate) const NAME: &str = "run/job.json";
 
-    pub(crate) fn new(config: Map<String, Value>, inputs: Vec<Input>, counter: Value) -> Self {
-        Self { format: FORMAT, config, inputs, counter }
+    pub(crate) fn new(
+        config: Map<String, Value>,
+        inputs: Vec<Input>,
+        counter: Value,
+        slices: Vec<Vec<Part>>,
+    ) -> Self {
+        Self { format: FORMAT, config, inputs, counter, slices }
     }
 
     pub(crate) fn read(output: &Path) -> Result<Self, Error> {
@@ -50,21 +57,29 @@ impl JobFile {
         let foreign = std::fs::read_dir(output).is_ok_and(|mut entries| {
             entries.any(|entry| entry.is_ok_and(|entry| entry.file_name() != "run"))
         });
+        if output.join(Self::NAME).exists() {
+            // Another node claimed the folder just now.
+            return self.check(output);
+        }
         if foreign || output.is_file() {
             return Err(Error::NotAnOutput { path: output.to_owned() });
         }
         Ok(())
     }
 
-    /// Checks the folder and claims it for this job. The caller holds the folder's lock.
+    /// Checks the folder and claims it for this job, before or after other nodes of the same job.
     pub(crate) fn claim(&self, output: &Path) -> Result<(), Error> {
         self.check(output)?;
-        if output.join(Self::NAME).exists() {
+        let path = output.join(Self::NAME);
+        if path.exists() {
             return Ok(());
         }
+        create_folder(&output.join("run"))?;
         let text = serde_json::to_vec_pretty(self)
-            .map_err(|error| Error::State { path: output.join(Self::NAME), message: error.to_string() })?;
-        Ok(write_file(output.join(Self::NAME), &text)?)
+            .map_err(|error| Error::State { path: path.clone(), message: error.to_string() })?;
+        let mut file = AtomicFile::create(path)?;
+        file.put(&text)?;
+        if file.commit_new()? { Ok(()) } else { self.check(output) }
     }
 
     /// The first thing that differs from what the folder holds, by name.

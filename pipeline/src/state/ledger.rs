@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 
+use super::node::Node;
 use super::stats::Stats;
 use crate::error::Error;
 
@@ -25,23 +26,33 @@ pub(crate) struct FinishedFile {
 /// Where the next unit starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Position {
-    pub(crate) source: usize,
+    /// Which part of the node's slice.
+    pub(crate) part: usize,
+    /// Offset in the plain input; 0 for the start of the part, wherever that is.
     pub(crate) offset: u64,
+    /// Line, counted from the start of the part, which is line 1.
     pub(crate) line: u64,
 }
 
 impl Position {
-    /// The first byte of the first input.
-    pub(crate) const START: Self = Self { source: 0, offset: 0, line: 1 };
+    /// The start of a slice.
+    pub(crate) const START: Self = Self { part: 0, offset: 0, line: 1 };
 }
 
 /// A unit of input that was measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MeasuredUnit {
+    /// The node that measured it.
+    pub(crate) node: Node,
+    /// Its number on that node.
     pub(crate) unit: u64,
     /// Samples that were accepted.
     pub(crate) samples: u64,
+    /// Where the next unit starts.
     pub(crate) next: Position,
+    /// The parts that end in this unit, and how many lines each of them has in all.
+    pub(crate) part_lines: Vec<(usize, u64)>,
+    /// What was counted.
     pub(crate) stats: Stats,
     pub(crate) files: Vec<FinishedFile>,
 }
@@ -50,16 +61,13 @@ pub(crate) struct MeasuredUnit {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Entry {
-    Measured(MeasuredUnit),
+    Measured(Box<MeasuredUnit>),
     /// Measurements from this unit on were lost: all that was made of them is void.
     Remeasure {
         from: u64,
     },
     Shard {
         shard: String,
-        files: Vec<FinishedFile>,
-    },
-    Done {
         files: Vec<FinishedFile>,
     },
 }
@@ -71,8 +79,6 @@ pub(crate) struct Finished {
     pub(crate) units: Vec<MeasuredUnit>,
     /// Written shards by name.
     pub(crate) shards: BTreeMap<String, Vec<FinishedFile>>,
-    /// The files of the whole, when the run was done.
-    pub(crate) done: Option<Vec<FinishedFile>>,
 }
 
 impl Finished {
@@ -81,7 +87,6 @@ impl Finished {
         if (unit as usize) < self.units.len() {
             self.units.truncate(unit as usize);
             self.shards.clear();
-            self.done = None;
         }
     }
 }
@@ -123,7 +128,7 @@ impl Ledger {
     }
 
     pub(crate) fn measured(&self, unit: &MeasuredUnit) -> Result<(), Error> {
-        self.append(&Entry::Measured(unit.clone()))
+        self.append(&Entry::Measured(Box::new(unit.clone())))
     }
 
     pub(crate) fn remeasure(&self, from: u64) -> Result<(), Error> {
@@ -132,10 +137,6 @@ impl Ledger {
 
     pub(crate) fn shard(&self, shard: &str, files: Vec<FinishedFile>) -> Result<(), Error> {
         self.append(&Entry::Shard { shard: shard.to_owned(), files })
-    }
-
-    pub(crate) fn done(&self, files: Vec<FinishedFile>) -> Result<(), Error> {
-        self.append(&Entry::Done { files })
     }
 
     fn append(&self, entry: &Entry) -> Result<(), Error> {
@@ -154,13 +155,12 @@ fn read(text: &[u8]) -> Result<Finished, serde_json::Error> {
             Entry::Measured(unit) => {
                 // A unit that was measured again replaces itself and all that followed from it.
                 finished.drop_units_from(unit.unit);
-                finished.units.push(unit);
+                finished.units.push(*unit);
             }
             Entry::Remeasure { from } => finished.drop_units_from(from),
             Entry::Shard { shard, files } => {
                 finished.shards.insert(shard, files);
             }
-            Entry::Done { files } => finished.done = Some(files),
         }
     }
     Ok(finished)
@@ -171,8 +171,16 @@ mod tests {
     use super::*;
 
     fn unit(number: u64) -> MeasuredUnit {
-        let next = Position { source: 0, offset: number, line: number };
-        MeasuredUnit { unit: number, samples: 1, next, stats: Stats::default(), files: vec![] }
+        let next = Position { part: 0, offset: number, line: number };
+        MeasuredUnit {
+            node: Node(0),
+            unit: number,
+            samples: 1,
+            next,
+            part_lines: vec![],
+            stats: Stats::default(),
+            files: vec![],
+        }
     }
 
     #[test]

@@ -7,11 +7,12 @@ use packd_stages::Measured;
 
 use super::job_file::JobFile;
 use super::ledger::Ledger;
+use super::node::Node;
 use super::rows::RowStore;
 use crate::error::Error;
 
 /// Options that do not change what is measured; all others must be as they were.
-const FREE_KEYS: [&str; 25] = [
+const FREE_KEYS: [&str; 26] = [
     "input",
     "seq_len",
     "algorithm",
@@ -37,6 +38,7 @@ const FREE_KEYS: [&str; 25] = [
     "metadataset",
     "subflavors",
     "no_sqlite",
+    "nodes",
 ];
 
 /// What an earlier run measured, by the hash of the record's bytes.
@@ -64,11 +66,14 @@ impl Previous {
         if earlier.counter != job.counter {
             return Err(other("it counted with another model or profile; leave --previous out".into()));
         }
-        let finished = Ledger::peek(&folder.join("run/ledger.jsonl"))?;
-        let rows = RowStore::open(finished.units.iter().map(|unit| (unit.rows_path(folder), unit.samples)))?;
+        let mut units = Vec::new();
+        for node in (0..earlier.slices.len() as u32).map(Node) {
+            units.extend(Ledger::peek(&folder.join(node.ledger()))?.units);
+        }
+        let rows = RowStore::open(units.iter().map(|unit| (unit.rows_path(folder), unit.samples)))?;
         let mut known = HashMap::with_capacity(rows.len() as usize);
         let mut ordinal = 0;
-        for unit in &finished.units {
+        for unit in &units {
             for details in unit.read_details(folder)? {
                 let row = rows.get(ordinal)?;
                 ordinal += 1;

@@ -15,12 +15,10 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::ledger::{FinishedFile, MeasuredUnit, Position};
+use super::node::Node;
 use super::rows::Row;
 use super::stats::Stats;
 use crate::error::Error;
-
-/// The folder of the units, in the output folder.
-pub(crate) const FOLDER: &str = "run/measured";
 
 /// What was measured of a sample beyond its [`Row`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +38,8 @@ pub(crate) struct UnitBuilder {
     pub(crate) details: Vec<Details>,
     pub(crate) rejects: Vec<Reject>,
     pub(crate) stats: Stats,
+    /// See [`MeasuredUnit::part_lines`].
+    pub(crate) part_lines: Vec<(usize, u64)>,
     spool: Option<SpoolWriter<Vec<u8>>>,
 }
 
@@ -53,11 +53,17 @@ impl UnitBuilder {
     }
 
     /// Writes the unit's files; they are finished when this returns.
-    pub(crate) fn commit(self, output: &Path, unit: u64, next: Position) -> Result<MeasuredUnit, Error> {
-        create_folder(&output.join(FOLDER))?;
+    pub(crate) fn commit(
+        self,
+        output: &Path,
+        node: Node,
+        unit: u64,
+        next: Position,
+    ) -> Result<MeasuredUnit, Error> {
+        create_folder(&output.join(node.measured()))?;
         let mut files = Vec::new();
         let mut put = |kind: &str, bytes: &[u8]| -> Result<(), Error> {
-            let name = file_name(unit, kind);
+            let name = file_name(node, unit, kind);
             let mut file = AtomicFile::create(output.join(&name))?;
             file.put(bytes)?;
             file.commit()?;
@@ -68,7 +74,7 @@ impl UnitBuilder {
             });
             Ok(())
         };
-        let state = |message: String| Error::State { path: output.join(FOLDER), message };
+        let state = |message: String| Error::State { path: output.join(node.measured()), message };
         let rows: Vec<u8> = self.rows.iter().flat_map(|row| row.to_bytes()).collect();
         put("rows", &rows)?;
         let details = postcard::to_stdvec(&self.details).map_err(|error| state(error.to_string()))?;
@@ -82,17 +88,25 @@ impl UnitBuilder {
         if let Some(spool) = self.spool {
             put("spool", &spool.finish().map_err(|error| state(error.to_string()))?)?;
         }
-        Ok(MeasuredUnit { unit, samples: self.rows.len() as u64, next, stats: self.stats, files })
+        Ok(MeasuredUnit {
+            node,
+            unit,
+            samples: self.rows.len() as u64,
+            next,
+            part_lines: self.part_lines,
+            stats: self.stats,
+            files,
+        })
     }
 }
 
-fn file_name(unit: u64, kind: &str) -> String {
-    format!("{FOLDER}/{unit:06}.{kind}")
+fn file_name(node: Node, unit: u64, kind: &str) -> String {
+    format!("{}/{unit:06}.{kind}", node.measured())
 }
 
 impl MeasuredUnit {
     fn path(&self, output: &Path, kind: &str) -> PathBuf {
-        output.join(file_name(self.unit, kind))
+        output.join(file_name(self.node, self.unit, kind))
     }
 
     pub(crate) fn rows_path(&self, output: &Path) -> PathBuf {
@@ -101,7 +115,7 @@ impl MeasuredUnit {
 
     /// The spool of the unit, if it has one.
     pub(crate) fn spool_path(&self, output: &Path) -> Option<PathBuf> {
-        let name = file_name(self.unit, "spool");
+        let name = file_name(self.node, self.unit, "spool");
         self.files.iter().any(|file| file.name == name).then(|| output.join(name))
     }
 

@@ -14,6 +14,7 @@ use super::sample;
 use super::set::base_name;
 use super::sqlite::Database;
 use crate::flow::write::commit_path;
+use crate::state::node::Node;
 
 /// A shard and where it stands.
 pub(super) struct Shard<'a> {
@@ -76,7 +77,11 @@ pub(super) fn check(context: &Context<'_>, shard: &Shard<'_>, infos: &[Info], da
 /// The checksum of every packed sample as it was written, by key; empty if the run's notes are gone.
 fn written_samples(context: &Context<'_>, shard: &Shard<'_>) -> HashMap<String, u64> {
     let Some(output) = &context.layout.run_of else { return HashMap::new() };
-    let Ok(text) = std::fs::read(commit_path(output, base_name(shard.name))) else { return HashMap::new() };
+    let folders = shard.path.ancestors().filter_map(|path| path.file_name()?.to_str());
+    let node = folders.into_iter().find_map(Node::of_path).unwrap_or(Node(0));
+    let Ok(text) = std::fs::read(commit_path(output, node, base_name(shard.name))) else {
+        return HashMap::new();
+    };
     let Ok(commit) = serde_json::from_slice::<ShardCommit>(&text) else { return HashMap::new() };
     commit.index.samples.into_iter().map(|sample| (sample.key, sample.checksum)).collect()
 }

@@ -56,6 +56,54 @@ pub fn write_dataset(folder: &Path, records: u32) -> &'static str {
     "data.jsonl"
 }
 
+/// Writes a model folder whose tokenizer knows bytes only, so that it loads at once: `--model tiny`.
+pub fn write_tiny_model(folder: &Path) {
+    let folder = folder.join("tiny");
+    std::fs::create_dir_all(&folder).unwrap();
+    // The printable stand-ins that byte-level tokenizers have for bytes (GPT-2's table).
+    let printable = |byte: u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let mut next = 0x100;
+    let vocab: serde_json::Map<String, serde_json::Value> = (0..=255)
+        .map(|byte| {
+            let stand_in = if printable(byte) { byte } else { next };
+            next += u32::from(!printable(byte));
+            (char::from_u32(stand_in).unwrap().to_string(), byte.into())
+        })
+        .collect();
+    let special = [
+        "<|endoftext|>",
+        "<|im_start|>",
+        "<|im_end|>",
+        "<|vision_start|>",
+        "<|vision_end|>",
+        "<|vision_pad|>",
+        "<|image_pad|>",
+        "<|video_pad|>",
+    ];
+    let added: Vec<_> = (256..)
+        .zip(special)
+        .map(|(id, content)| {
+            serde_json::json!({"id": id, "content": content, "special": true, "normalized": false,
+                "single_word": false, "lstrip": false, "rstrip": false})
+        })
+        .collect();
+    let tokenizer = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
+        "added_tokens": added,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true},
+        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": "",
+            "end_of_word_suffix": "", "fuse_unk": false, "byte_fallback": false, "vocab": vocab, "merges": []}
+    });
+    std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let template = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}\
+        {{ '<|image_pad|>' if p.type == 'image' else p.text }}{% endfor %}{% endif %}<|im_end|>{% endfor %}";
+    std::fs::write(folder.join("chat_template.jinja"), template).unwrap();
+    let processor =
+        serde_json::json!({"patch_size": 14, "merge_size": 2, "min_pixels": 3136, "max_pixels": 1_003_520});
+    std::fs::write(folder.join("preprocessor_config.json"), processor.to_string()).unwrap();
+}
+
 /// Every file of an output, `run/` aside, by its relative path.
 pub fn tree(output: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();

@@ -52,7 +52,7 @@ fn a_flipped_bit_in_a_json() {
 fn a_flipped_bit_without_the_notes_of_the_run() {
     let pack = pack_where(|pack| pack.has_images());
     let copy = Copied::new();
-    std::fs::remove_dir_all(copy.root().join("run/shards")).unwrap();
+    std::fs::remove_dir_all(copy.root().join("run/node_000/shards")).unwrap();
     let (offset, size) = pack.parts["img0_0.jpg"];
     copy.edit(&copy.shard(pack.shard), |bytes| bytes[(offset + size * 3 / 4) as usize] ^= 1);
     copy.assert_fault("file-changed", &format!("ps-{:06}.tar", pack.shard), None);

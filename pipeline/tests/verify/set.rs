@@ -78,7 +78,7 @@ impl Copied {
     pub(crate) fn rewrite(&self, shard: usize, key: &str, edit: impl Fn(&mut Vec<(String, Vec<u8>)>)) {
         rewrite_tar(&self.shard(shard), key, edit);
         packd::index(&IndexOptions::new(self.shards())).unwrap();
-        std::fs::remove_dir_all(self.root().join("run/shards")).unwrap();
+        std::fs::remove_dir_all(self.root().join("run/node_000/shards")).unwrap();
         self.renew_checksums();
     }
 

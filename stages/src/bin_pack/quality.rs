@@ -1,6 +1,6 @@
 //! How good a packing is.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     item::Item,
@@ -10,7 +10,7 @@ use super::{
 };
 
 /// The figures of a packing, for the report.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Quality {
     /// Samples packed.
     pub samples: u64,
@@ -43,7 +43,7 @@ pub struct Quality {
 }
 
 /// Least, mean and most of a number.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// The least.
     pub min: u64,
@@ -54,7 +54,7 @@ pub struct Spread {
 }
 
 /// Packs whose reserved tokens are at least this share of `seq_len`, and less than the next band's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FillBand {
     /// The band's lower end, in thousandths of `seq_len`.
     pub from_per_mille: u32,
