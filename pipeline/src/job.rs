@@ -277,7 +277,7 @@ impl Job {
     /// writes the same bytes.
     ///
     /// # Errors
-    /// [`Error::Waiting`] names the nodes that have not finished.
+    /// [`Error::Waiting`] names the nodes that have not finished within `wait_timeout`.
     pub async fn finalize(self) -> Result<Report, Error> {
         flow::finish(Arc::new(self)).await
     }

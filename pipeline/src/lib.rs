@@ -15,6 +15,7 @@
 
 #![deny(missing_docs)]
 
+mod deploy;
 mod error;
 mod explain;
 mod finalize;
@@ -30,6 +31,7 @@ mod state;
 mod status;
 mod verify;
 
+pub use deploy::{DeployOptions, KubernetesOptions, Mount, SlurmOptions, deploy_kubernetes, deploy_slurm};
 pub use error::{Error, exit};
 pub use explain::{Explanation, RecordChoice, explain};
 pub use index::{IndexOptions, index};

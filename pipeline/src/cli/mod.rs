@@ -1,6 +1,7 @@
 //! Arguments, and what is printed. Everything else is the library's.
 
 mod config;
+mod deploy;
 mod explain;
 mod index;
 mod inspect;
@@ -90,6 +91,8 @@ enum Command {
     Index(index::IndexArgs),
     /// Show the shards, or one packed sample
     Inspect(inspect::InspectArgs),
+    /// Print a job as a script or manifests for Slurm or Kubernetes
+    Deploy(deploy::DeployCommand),
     /// Check, show or make a configuration
     Config(config::ConfigCommand),
 }
@@ -158,6 +161,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args, &cli.global),
         Command::Index(args) => index::run(&args, &cli.global),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Deploy(command) => deploy::run(&command, matches),
         Command::Config(command) => config::run(&command, matches),
     };
     result.unwrap_or_else(|error| output::print_error(&error, &cli.global))

@@ -47,6 +47,9 @@ pub(crate) struct WorkArgs {
 pub(crate) struct FinalizeArgs {
     /// Output folder of the job
     dir: PathBuf,
+    /// Seconds to wait for nodes that have not finished
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    wait_timeout: u64,
 }
 
 pub(crate) fn plan(args: &PlanArgs, matches: &ArgMatches) -> Result<ExitCode, Error> {
@@ -100,7 +103,7 @@ pub(crate) fn work(args: &WorkArgs, global: &Global, matches: &ArgMatches) -> Re
 }
 
 pub(crate) fn finalize(args: &FinalizeArgs, global: &Global) -> Result<ExitCode, Error> {
-    let job = Job::open(&args.dir, &Config::default())?;
+    let job = Job::open(&args.dir, &Config { wait_timeout: args.wait_timeout, ..Config::default() })?;
     let report = runtime()?.block_on(job.finalize())?;
     Ok(finished(&report, global))
 }

@@ -18,6 +18,7 @@ pub(crate) mod write;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::channel;
 use tokio::task::JoinSet;
@@ -102,11 +103,9 @@ pub(crate) async fn finish(job: Arc<Job>) -> Result<Report, Error> {
     if let Some(report) = finished_report(&job)? {
         return Ok(report);
     }
-    let waiting = unfinished::<WrittenNode>(&job)?;
-    if !waiting.is_empty() {
-        return Err(Error::Waiting { nodes: waiting, phase: "written" });
-    }
+    let until = Instant::now() + Duration::from_secs(job.config.wait_timeout);
     blocking("finalize", move || {
+        wait_for::<WrittenNode>(&job, until, "written")?;
         let path = job.output.join(FINALIZE_LOCK);
         let state = |error: std::io::Error| Error::State { path: path.clone(), message: error.to_string() };
         let lock = File::create(&path).map_err(state)?;
@@ -136,8 +135,30 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
+/// Waits until every node has committed a phase.
+///
+/// There is nothing to be told by: the folder may lie on any file system.
+pub(crate) fn wait_for<C: Commit>(job: &Job, until: Instant, phase: &'static str) -> Result<(), Error> {
+    loop {
+        let waiting = unfinished::<C>(job)?;
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            return Err(Error::Waiting { nodes: waiting, phase });
+        }
+        if job.cancelled() {
+            return Err(Error::Interrupted);
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// How often a node looks whether the others have finished.
+const POLL: Duration = Duration::from_millis(100);
+
 /// The nodes whose commit is not there yet.
-pub(crate) fn unfinished<C: Commit>(job: &Job) -> Result<Vec<u32>, Error> {
+fn unfinished<C: Commit>(job: &Job) -> Result<Vec<u32>, Error> {
     let missing = job.nodes().filter(|node| !C::path(&job.output, *node).exists());
     Ok(missing.map(|node| node.0).collect())
 }

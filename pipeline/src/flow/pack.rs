@@ -12,7 +12,6 @@ use tokio::sync::mpsc::{Receiver, Sender};
 use super::duplicates::find_duplicates;
 use super::measure::MeasuredBlock;
 use super::packed_part::PackedPart;
-use super::unfinished;
 use crate::error::Error;
 use crate::job::Job;
 use crate::progress::{Phase, Progress};
@@ -21,9 +20,6 @@ use crate::state::ledger::{Ledger, MeasuredUnit, Position};
 use crate::state::rows::RowStore;
 use crate::state::sorted::{SortedRows, write_sorted};
 use crate::state::unit::UnitBuilder;
-
-/// How often a node looks whether the others have measured.
-const POLL: Duration = Duration::from_millis(100);
 
 /// A shard to be written.
 pub(crate) struct ShardPlan {
@@ -212,19 +208,7 @@ impl Stage<'_> {
 
     fn wait_for_all(&self) -> Result<Vec<MeasuredNode>, Error> {
         let until = Instant::now() + Duration::from_secs(self.job.config.wait_timeout);
-        loop {
-            let waiting = unfinished::<MeasuredNode>(self.job)?;
-            if waiting.is_empty() {
-                break;
-            }
-            if Instant::now() >= until {
-                return Err(Error::Waiting { nodes: waiting, phase: "measured" });
-            }
-            if self.job.cancelled() {
-                return Err(Error::Interrupted);
-            }
-            std::thread::sleep(POLL);
-        }
+        super::wait_for::<MeasuredNode>(self.job, until, "measured")?;
         let lost = |node: u32| Error::Waiting { nodes: vec![node], phase: "measured" };
         let read = |node| MeasuredNode::read(&self.job.output, node)?.ok_or_else(|| lost(node.0));
         self.job.nodes().map(read).collect()
