@@ -101,6 +101,20 @@ pub enum Error {
         /// The rejects file.
         rejects: PathBuf,
     },
+    /// No job was planned in the output folder yet.
+    #[error("no job is planned in {path}")]
+    NotPlanned {
+        /// The output folder.
+        path: PathBuf,
+    },
+    /// A job with relative paths is continued from another folder.
+    #[error("the inputs are named relative to {planned_in}, where the job was planned; this is {here}")]
+    OtherFolder {
+        /// Where the job was planned.
+        planned_in: PathBuf,
+        /// The current folder.
+        here: PathBuf,
+    },
     /// A node that the job does not have.
     #[error("there is no node {node}: the job has {nodes}, counted from 0")]
     NoSuchNode {
@@ -185,8 +199,10 @@ impl Error {
             Self::Source(_) | Self::Sink(_) | Self::State { .. } | Self::RecordChanged { .. } => exit::IO,
             Self::OtherJob { .. } | Self::NotAnOutput { .. } => exit::CANNOT_CREATE,
             Self::Stopped { .. } | Self::NothingAccepted { .. } => exit::DATA,
-            Self::NoSuchNode { .. } => exit::CONFIG,
-            Self::Interrupted | Self::Busy { .. } | Self::Waiting { .. } => exit::TEMPORARY,
+            Self::NoSuchNode { .. } | Self::OtherFolder { .. } => exit::CONFIG,
+            Self::NotPlanned { .. } | Self::Interrupted | Self::Busy { .. } | Self::Waiting { .. } => {
+                exit::TEMPORARY
+            }
             Self::Internal { .. } => exit::INTERNAL,
         }
     }
@@ -216,6 +232,8 @@ impl Error {
                 "check the path; quote globs so that the shell leaves them alone"
             }
             Self::Source(SourceError::Repeated { .. }) => "name each file once",
+            Self::NotPlanned { .. } => "run `packd plan` first, or name the inputs here as well",
+            Self::OtherFolder { .. } => "start it there, or plan the job with absolute paths",
             Self::NoSuchNode { .. } => "count from 0, or plan the job with more --nodes in a new folder",
             Self::Waiting { .. } => {
                 "start those nodes, then run this again; `packd status` shows each of them"

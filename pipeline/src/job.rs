@@ -177,8 +177,15 @@ impl Job {
     /// # Errors
     /// The folder holds no job; and see [`new`](Self::new).
     pub fn open(output: &Path, running: &Config) -> Result<Self, Error> {
-        let config = JobFile::read(output)?.config;
         let path = output.join(JobFile::NAME);
+        if !path.exists() {
+            return Err(Error::NotPlanned { path: output.to_owned() });
+        }
+        let JobFile { config, planned_in, inputs, .. } = JobFile::read(output)?;
+        let here = std::env::current_dir().unwrap_or_default();
+        if here != planned_in && inputs.iter().any(|input| input.path().is_relative()) {
+            return Err(Error::OtherFolder { planned_in, here });
+        }
         let config: Config = serde_json::from_value(config.into())
             .map_err(|error| Error::State { path, message: error.to_string() })?;
         Self::new(Config {
@@ -285,6 +292,17 @@ impl Job {
     /// The output folder.
     pub fn output(&self) -> &Path {
         &self.output
+    }
+
+    /// The line of a record in its input. A node counts from the start of the part that it measures; what
+    /// stands before that is read only when a message needs it.
+    pub(crate) fn line_of(&self, source: usize, offset: u64, line: u64) -> u64 {
+        let holds = |part: &&Part| {
+            part.source == source && part.offset <= offset && part.end.is_none_or(|end| offset < end)
+        };
+        let part = self.file.slices.iter().flatten().find(holds);
+        let before = part.map_or(Ok(0), |part| self.tools.inputs[source].lines_before(part.offset));
+        line + before.unwrap_or(0)
     }
 
     pub(crate) fn file(&self) -> &JobFile {

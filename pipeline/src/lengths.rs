@@ -141,7 +141,7 @@ async fn measure_all(
     ));
     let token_length = TokenLength::new(config, Arc::clone(&tools.counter), None);
     let (inputs, fail_fast) = (Arc::clone(&tools.inputs), config.fail_fast);
-    let measure = move |block| measure::measure(block, &token_length, &inputs, fail_fast);
+    let measure = move |block| measure::measure(block, &token_length, &inputs, |_, _, line| line, fail_fast);
     let pool = Arc::clone(&tools.pool);
     stages.spawn(bridge::ordered_map(
         pool,

@@ -84,7 +84,12 @@ fn of_node(output: &Path, node: Node, parts: u64) -> Result<NodeStatus, Error> {
         parts,
         records,
         shards: finished.shards.len() as u64,
-        shard_bytes: finished.shards.values().filter_map(|files| files.first()).map(|tar| tar.size).sum(),
+        shard_bytes: finished
+            .shards
+            .values()
+            .filter_map(|shard| shard.files.first())
+            .map(|tar| tar.size)
+            .sum(),
         running: is_locked(output, node),
     })
 }

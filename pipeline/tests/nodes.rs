@@ -196,6 +196,71 @@ fn nodes_that_pack_for_themselves_have_names_of_their_own() {
     succeed(verify_of(folder.path(), "out"));
 }
 
+#[test]
+fn what_a_node_has_lost_it_writes_again_and_nobody_certifies_it_before() {
+    let folder = data_set(400);
+    run(folder.path(), "good", &["--nodes", "3"]);
+    let job = ["--nodes", "3"];
+    for lost in [
+        "node_001/webdataset/ps-000004.tar",
+        "run/node_001/shards/ps-000004.tar.json",
+        "run/node_002/measured/000000.rows",
+        "run/node_000/ledger.jsonl",
+        "run/node_001/sorted.rows",
+    ] {
+        run(folder.path(), "out", &job);
+        let path = folder.path().join("out").join(lost);
+        std::fs::remove_file(&path).unwrap_or_else(|error| panic!("{lost}: {error}"));
+        std::fs::remove_file(folder.path().join("out/run/done.json")).unwrap();
+        let mut finalize = packd(folder.path());
+        let refused = finalize.args(["finalize", "out"]).output().unwrap();
+        // A ledger that is lost takes nothing with it that was promised.
+        let expected = if lost.ends_with("ledger.jsonl") { 0 } else { 75 };
+        assert_eq!(refused.status.code(), Some(expected), "{lost}: {}", said(&refused));
+        run(folder.path(), "out", &job);
+        assert_same_tree(&folder.path().join("good"), &folder.path().join("out"), lost);
+        std::fs::remove_dir_all(folder.path().join("out")).unwrap();
+    }
+}
+
+#[test]
+fn messages_name_the_line_of_the_input_whichever_node_reads_it() {
+    let folder = data_set(300);
+    let path = folder.path().join("data.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap().replace("images/absent.jpg", "images/0.jpg");
+    std::fs::write(&path, format!("{text}{{\"id\": \"broken\"}}\n")).unwrap();
+    let job = ["data.jsonl", "--model", "tiny", "--seq-len", "16384", "--nodes", "3", "--fail-fast"];
+    let failed = self::command(folder.path(), "run", "out", &job).output().unwrap();
+    assert_eq!(failed.status.code(), Some(65), "{}", said(&failed));
+    assert!(said(&failed).contains("data.jsonl:301: no-turns"), "{}", said(&failed));
+}
+
+#[test]
+fn a_val_split_may_be_less_than_a_shard_for_each_node() {
+    let folder = data_set(600);
+    run(folder.path(), "out", &["--nodes", "3", "--val-fraction", "0.1"]);
+    let yaml = std::fs::read_to_string(folder.path().join("out/dataset.yaml")).unwrap();
+    let (train, val) = yaml.split_once("  val:").unwrap();
+    assert_eq!(train.matches("path:").count(), 3, "{yaml}");
+    assert!((1..=3).contains(&val.matches("path:").count()), "{yaml}");
+    succeed(verify_of(folder.path(), "out"));
+}
+
+#[test]
+fn a_worker_without_a_plan_and_one_in_another_folder_say_what_is_missing() {
+    let folder = data_set(100);
+    let mut command = self::command(folder.path(), "work", "out", &["--node-index", "0"]);
+    let unplanned = command.output().unwrap();
+    assert_eq!(unplanned.status.code(), Some(75), "{}", said(&unplanned));
+    assert!(said(&unplanned).contains("no job is planned in out"), "{}", said(&unplanned));
+    run(folder.path(), "out", &["--nodes", "2"]);
+    std::fs::create_dir(folder.path().join("elsewhere")).unwrap();
+    let mut finalize = packd(&folder.path().join("elsewhere"));
+    let lost = finalize.args(["finalize", "../out"]).output().unwrap();
+    assert_eq!(lost.status.code(), Some(78), "{}", said(&lost));
+    assert!(said(&lost).contains("where the job was planned"), "{}", said(&lost));
+}
+
 /// How many runs are killed: more with `KILLED_RUNS=100`.
 fn killed_runs() -> u32 {
     std::env::var("KILLED_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(10)

@@ -76,6 +76,23 @@ impl Input {
         Ok(self.compression()? == Compression::None)
     }
 
+    /// How many lines of a plain file end before `offset`. Reads all of them.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn lines_before(&self, offset: u64) -> Result<u64, SourceError> {
+        let fail = |error| SourceError::io(self.path(), error);
+        let mut reader = std::fs::File::open(self.path()).map_err(fail)?.take(offset);
+        let mut buffer = vec![0; 1 << 20];
+        let mut lines = 0;
+        loop {
+            match reader.read(&mut buffer).map_err(fail)? {
+                0 => return Ok(lines),
+                read => lines += memchr::memchr_iter(b'\n', &buffer[..read]).count() as u64,
+            }
+        }
+    }
+
     /// How the records of a plain file stand in it, by its first bytes.
     ///
     /// # Errors

@@ -27,7 +27,8 @@ impl Default for ReadRange {
     }
 }
 
-/// How many bytes of records a block holds, about.
+/// Blocks end with the last record that ends before a multiple of this offset in the plain input. So they hold
+/// about so many bytes, and the same records wherever reading began.
 const BLOCK_BYTES: usize = 256 << 10;
 /// How many bytes are asked of the system at once, and looked at to tell the shape.
 pub(crate) const CHUNK_BYTES: usize = 1 << 20;
@@ -42,8 +43,9 @@ pub struct RecordReader {
     plain: PlainBytes,
     splitter: Splitter,
     block: BlockBuilder,
-    /// Bytes that were read and not split yet.
+    /// Bytes that were read and not split yet, and their offset in the plain input.
     pending: Vec<u8>,
+    pending_offset: u64,
     /// Records that end at or before this offset were read by an earlier run.
     skip_to: u64,
     /// Why a compressed stream could not be read further.
@@ -75,7 +77,7 @@ impl RecordReader {
         head.drain(..mark);
         let shape = shape_of(&head);
         let start = mark as u64;
-        let mut skip_to = 0;
+        let (mut skip_to, mut pending_offset) = (0, start);
         let splitter = match shape {
             Shape::Lines if range.offset > start || range.end.is_some() => {
                 let offset = range.offset.max(start);
@@ -85,6 +87,7 @@ impl RecordReader {
                 }
                 head.clear();
                 broken = None;
+                pending_offset = offset;
                 Splitter::Lines(LineSplitter::new(max_record, offset, range.line))
             }
             Shape::Lines => Splitter::Lines(LineSplitter::new(max_record, start, 1)),
@@ -106,6 +109,7 @@ impl RecordReader {
             splitter,
             block: BlockBuilder::default(),
             pending: head,
+            pending_offset,
             skip_to,
             broken,
             ended: false,
@@ -138,15 +142,17 @@ impl RecordReader {
             if self.pending.is_empty() {
                 return self.last_block().map(Some);
             }
-            // Small steps, so that a block does not swallow a whole chunk.
-            let step = self.pending.len().min(BLOCK_BYTES);
+            let to_border = BLOCK_BYTES - (self.pending_offset % BLOCK_BYTES as u64) as usize;
+            let step = self.pending.len().min(to_border);
             let chunk: Vec<u8> = self.pending.drain(..step).collect();
+            self.pending_offset += step as u64;
             match &mut self.splitter {
                 Splitter::Lines(lines) => lines.push(&chunk, &mut self.block),
                 Splitter::Array(array) => array.push(&chunk, &mut self.block),
             }
             self.drop_known();
-            if self.block.bytes.len() >= BLOCK_BYTES || self.block.unreadable.len() >= 1024 {
+            let holds_some = !self.block.records.is_empty() || !self.block.unreadable.is_empty();
+            if step == to_border && holds_some {
                 return Ok(Some(self.finish_block(false)));
             }
         }

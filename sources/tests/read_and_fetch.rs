@@ -163,6 +163,11 @@ proptest! {
             let (rest, _) = read(&input, from);
             let known = records(&blocks[..=stopped]).len();
             prop_assert_eq!(records(&rest), &found[known..]);
+            // In the same blocks: what is committed together does not depend on where reading began.
+            let borders = |blocks: &[RecordBlock]| -> Vec<_> {
+                blocks.iter().map(|block| (block.end_offset, block.end_line, block.records.len())).collect()
+            };
+            prop_assert_eq!(borders(&rest), borders(&blocks[stopped + 1..]));
         }
 
         // In any order, from the file or from a spool.

@@ -97,15 +97,23 @@ async fn keep_running(
 fn start(node: usize, arguments: &[OsString]) -> Result<Child, Error> {
     let failed = |error: std::io::Error| Error::Internal { stage: "launcher", message: error.to_string() };
     let program = std::env::current_exe().map_err(failed)?;
-    let child = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .arg("work")
         .args(["--launched", "--node-index", &node.to_string()])
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn();
-    child.map_err(failed)
+        // Ctrl-C reaches the launcher, which passes it on: a worker must not take it for a second one.
+        .process_group(0)
+        .kill_on_drop(true);
+    // What the job is stands in the plan, whatever the environment says.
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("PACKD_") && name != "PACKD_LOG") {
+            command.env_remove(name);
+        }
+    }
+    command.spawn().map_err(failed)
 }
 
 /// Adds up what the worker counts until it ends; passes a cancellation on to it.

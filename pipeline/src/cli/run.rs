@@ -76,6 +76,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global, matches: &ArgMatches) -> Resu
 fn run_nodes(args: &RunArgs, config: Config, global: &Global) -> Result<ExitCode, Error> {
     let arguments = [runtime_arguments(&config, global), args.measure.arguments()].concat();
     let job = Job::new(config)?;
+    let was_done = packd::status(job.output()).is_ok_and(|status| status.state == "done");
     let ended = runtime()?.block_on(async {
         let (progress, cancel, shown) = (job.progress(), job.cancellation(), CancellationToken::new());
         tokio::spawn(stop_on_signal(cancel.clone()));
@@ -89,7 +90,8 @@ fn run_nodes(args: &RunArgs, config: Config, global: &Global) -> Result<ExitCode
         }
     })?;
     match ended {
-        Ok(report) => Ok(finished(&report, global)),
+        // A worker completed the output, so that there was nothing left to do here.
+        Ok(report) => Ok(finished(&Report { already_done: was_done, ..report }, global)),
         // The worker has said what is wrong.
         Err(code) => Ok(ExitCode::from(code)),
     }
@@ -106,7 +108,8 @@ fn runtime_arguments(config: &Config, global: &Global) -> Vec<OsString> {
     }
     arguments.extend(["--threads".into(), threads.to_string().into()]);
     arguments.extend(["--read-budget".into(), budget.to_string().into()]);
-    arguments.extend(["--wait-timeout".into(), config.wait_timeout.to_string().into()]);
+    // The launcher sees whether the other workers are alive: nobody waits in vain.
+    arguments.extend(["--wait-timeout".into(), u64::MAX.to_string().into()]);
     if config.verify_resume {
         arguments.push("--verify-resume".into());
     }

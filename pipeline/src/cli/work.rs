@@ -76,7 +76,7 @@ pub(crate) fn work(args: &WorkArgs, global: &Global, matches: &ArgMatches) -> Re
         None => index_of_environment()?,
     };
     let config = args.config.load(matches)?;
-    let job = args.measure.apply(open(config)?)?.with_node(node)?;
+    let job = args.measure.apply(open(config, args.launched)?)?.with_node(node)?;
     let runtime = runtime()?;
     let report = runtime.block_on(async {
         let (progress, cancel, shown) = (job.progress(), job.cancellation(), CancellationToken::new());
@@ -109,9 +109,13 @@ pub(crate) fn finalize(args: &FinalizeArgs, global: &Global) -> Result<ExitCode,
 }
 
 /// With inputs the job is the one that the options describe; without, the one that was planned.
-fn open(config: Config) -> Result<Job, Error> {
+fn open(config: Config, planned: bool) -> Result<Job, Error> {
     match &config.output {
-        Some(output) if config.input.is_empty() => Job::open(&output.clone(), &config),
+        None if config.input.is_empty() => {
+            let help = "pass -o DIR, the folder that `packd plan` claimed";
+            Err(Error::NotSet { key: "output", help })
+        }
+        Some(output) if planned || config.input.is_empty() => Job::open(&output.clone(), &config),
         _ => Job::new(config),
     }
 }

@@ -37,6 +37,7 @@ pub(crate) fn finish_node(job: &Job, packed: Packed) -> Result<(), Error> {
     let mut written = WrittenNode {
         shards: packed.shards,
         files: Vec::new(),
+        measurements: packed.measurements,
         train: 0,
         val: 0,
         qualities: packed.qualities,
@@ -49,7 +50,7 @@ pub(crate) fn finish_node(job: &Job, packed: Packed) -> Result<(), Error> {
         written.files.extend(super::flow::write::files_of(job, &commit.index));
     }
     if !written.shards.is_empty() {
-        let summary = write_metadata(job, &written.shards, parts)?;
+        let summary = write_metadata(job, &written.shards, packed.first_shard, parts)?;
         (written.train, written.val) = (summary.train_samples, summary.val_samples);
         for name in summary.files.iter().map(|file| format!("{folder}/{file}")) {
             written.files.push(finished_file(&job.output, name)?);
@@ -135,6 +136,7 @@ fn finished_file(output: &Path, name: String) -> Result<FinishedFile, Error> {
 struct Totals {
     shards: u64,
     bytes: u64,
+    val: u64,
     oversized: Vec<String>,
 }
 
@@ -205,13 +207,14 @@ fn write_lengths(job: &Job, whole: &Whole) -> Result<(), Error> {
 fn write_bins(job: &Job, whole: &Whole) -> Result<Totals, Error> {
     let sources: Vec<&str> = job.tools.inputs.iter().map(|input| input.name.as_str()).collect();
     let mut writer = BinsWriter::create(&job.output.join("bins.parquet"))?;
-    let mut totals = Totals { shards: 0, bytes: 0, oversized: Vec::new() };
+    let mut totals = Totals { shards: 0, bytes: 0, val: 0, oversized: Vec::new() };
     // A node that packed for itself counted its packs and samples from 0.
     let own = job.config.scope != Scope::Global;
     let mut packs_before = 0;
     for (node, written) in job.nodes().zip(&whole.written) {
         let (first_pack, first_ordinal) =
             if own { (packs_before, whole.first_ordinal(node)) } else { (0, 0) };
+        totals.val += written.val;
         for shard in &written.shards {
             let mut commit = read_commit(&job.output, node, shard)?;
             packs_before += commit.packs.len() as u64;
@@ -234,7 +237,12 @@ fn write_bins(job: &Job, whole: &Whole) -> Result<Totals, Error> {
     Ok(totals)
 }
 
-fn write_metadata(job: &Job, shards: &[String], parts: u64) -> Result<EnergonSummary, Error> {
+fn write_metadata(
+    job: &Job,
+    shards: &[String],
+    first_shard: u64,
+    parts: u64,
+) -> Result<EnergonSummary, Error> {
     let sample_type = match job.config.sample_class {
         packd_config::SampleClass::Crude => SampleType::Crude,
         packd_config::SampleClass::Packed => SampleType::Packed {
@@ -244,8 +252,11 @@ fn write_metadata(job: &Job, shards: &[String], parts: u64) -> Result<EnergonSum
     };
     let sqlite = (!job.config.no_sqlite)
         .then(|| SqliteOptions { scratch: std::env::temp_dir(), expected_parts: parts });
-    let options =
-        EnergonOptions { sample_type: Some(sample_type), val_fraction: job.config.val_fraction, sqlite };
+    let options = EnergonOptions {
+        sample_type: Some(sample_type),
+        val_fraction: val_share(job, first_shard, shards.len()),
+        sqlite,
+    };
     // Shard numbers have six digits and more only beyond a million: names sort as they were written.
     let mut names = shards.to_vec();
     names.sort_unstable();
@@ -253,6 +264,19 @@ fn write_metadata(job: &Job, shards: &[String], parts: u64) -> Result<EnergonSum
         .iter()
         .map(|shard| read_commit(&job.output, job.node, shard).map(|commit| -> ShardIndex { commit.index }));
     write_energon_metadata(&job.output.join(job.node.webdataset()), shards, &options)
+}
+
+/// The share of a node's shards for the `val` split: so many that all nodes together have what was asked for,
+/// even where that is less than a shard a node.
+fn val_share(job: &Job, first_shard: u64, shards: usize) -> f64 {
+    let fraction = job.config.val_fraction;
+    if job.config.nodes == 1 || fraction == 0.0 {
+        return fraction;
+    }
+    let before = (first_shard as f64 * fraction).round();
+    let with = ((first_shard + shards as u64) as f64 * fraction).round();
+    // A node's own `train` split must not be empty.
+    (with - before).min(shards as f64 - 1.0) / shards as f64
 }
 
 fn blend(job: &Job) -> Blend {
@@ -324,6 +348,9 @@ fn warnings(job: &Job, stats: &Stats, totals: &Totals, packing: &PackingReport) 
              that turns them sees the same number of tokens in a transposed grid",
             stats.exif_transposed
         ));
+    }
+    if job.config.val_fraction > 0.0 && totals.val == 0 {
+        warnings.push("no node has a shard to spare for the val split: make more, smaller shards".into());
     }
     if !totals.oversized.is_empty() {
         warnings.push(format!("shards over `max_shard_size`: {}", totals.oversized.join(", ")));

@@ -73,7 +73,8 @@ fn validate_one(validator: &Validator, record: &[u8], source: usize) -> Result<V
     })
 }
 
-/// Measures every sample of a block.
+/// Measures every sample of a block. `line_of` gives the line in the input for messages, from the input's
+/// number, the record's offset and its line in the part that is read.
 ///
 /// # Errors
 /// [`Error::Stopped`] with `fail_fast` or `overlong: error`.
@@ -81,6 +82,7 @@ pub(crate) fn measure(
     validated: ValidatedBlock,
     token_length: &TokenLength,
     inputs: &[Input],
+    line_of: impl Fn(usize, u64, u64) -> u64,
     fail_fast: bool,
 ) -> Result<MeasuredBlock, Error> {
     let ValidatedBlock { block, part, seekable, records } = validated;
@@ -103,7 +105,11 @@ pub(crate) fn measure(
         for key in validation.unknown_keys {
             measured.stats.count_unknown_key(&key, 1);
         }
-        let stopped = |verdict| Error::Stopped { input: input.clone(), line: record.line, verdict };
+        let stopped = |verdict| Error::Stopped {
+            input: input.clone(),
+            line: line_of(measured.block.source, record.offset, record.line),
+            verdict,
+        };
         let result = validation.outcome.map_err(Unmeasured::Rejected).and_then(|valid| {
             let lengths = token_length.measure_known(&valid, known)?;
             Ok((valid, lengths))
@@ -122,7 +128,8 @@ pub(crate) fn measure(
     match measured.rejects.first() {
         Some(first) if fail_fast => {
             let verdict = Verdict::new(first.reason, first.detail.clone());
-            Err(Error::Stopped { input: input.clone(), line: first.line, verdict })
+            let line = line_of(measured.block.source, first.byte_offset, first.line);
+            Err(Error::Stopped { input: input.clone(), line, verdict })
         }
         _ => Ok(measured),
     }

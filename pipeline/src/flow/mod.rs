@@ -29,6 +29,7 @@ use crate::job::Job;
 use crate::report::Report;
 use crate::state::commits::{Commit, MeasuredNode, WrittenNode};
 use crate::state::ledger::{Finished, FinishedFile, Ledger, MeasuredUnit, Position};
+use crate::state::node::Node;
 use pack::Packed;
 
 /// Blocks that may wait between two stages.
@@ -38,6 +39,11 @@ const PLANS: usize = 64;
 
 /// Runs every node of a job in this process, from where their ledgers say that they stopped.
 pub(crate) async fn run(job: Job) -> Result<Report, Error> {
+    if job.config.nodes > MOST_NODES {
+        let help =
+            "each node holds threads of the process: run at most 64, or start `packd work` for each node";
+        return Err(Error::NotSet { key: "nodes", help });
+    }
     let mut nodes = JoinSet::new();
     for node in job.nodes() {
         nodes.spawn(work(Arc::new(job.clone().on(node))));
@@ -61,6 +67,9 @@ pub(crate) async fn run(job: Job) -> Result<Report, Error> {
     }
 }
 
+/// Nodes in one process.
+const MOST_NODES: u32 = 64;
+
 /// Keeps the error that came before the others were cancelled because of it.
 fn first_error(first: Result<(), Error>, error: Error, job: &Job) -> Result<(), Error> {
     job.cancellation().cancel();
@@ -78,12 +87,14 @@ pub(crate) async fn work(job: Arc<Job>) -> Result<Option<Report>, Error> {
     }
     packd_sinks::create_folder(&job.output.join(job.node.run()))?;
     let lock = lock(&job.output, &job.node.lock())?;
-    if !has_written(&job)? {
+    if !has_written(&job, job.node)? {
         WrittenNode::remove(&job.output, job.node)?;
-        for folder in [job.node.run(), job.node.measured(), job.node.commits(), job.node.webdataset()] {
-            remove_temporaries(&job.output.join(folder))?;
+        if lock.is_held() {
+            for folder in [job.node.run(), job.node.measured(), job.node.commits(), job.node.webdataset()] {
+                remove_temporaries(&job.output.join(folder))?;
+            }
+            remove_temporaries(&job.output.join(job.node.webdataset()).join(packd_sinks::METADATA_FOLDER))?;
         }
-        remove_temporaries(&job.output.join(job.node.webdataset()).join(packd_sinks::METADATA_FOLDER))?;
         let (ledger, mut finished) = Ledger::open(&job.output.join(job.node.ledger()))?;
         drop_damaged_units(&job, &ledger, &mut finished)?;
         let packed = run_stages(&job, &Arc::new(ledger), finished).await?;
@@ -91,7 +102,7 @@ pub(crate) async fn work(job: Arc<Job>) -> Result<Option<Report>, Error> {
         blocking("finish", move || finish_node(&of_node, packed)).await?;
     }
     drop(lock);
-    match unfinished::<WrittenNode>(&job)?.is_empty() {
+    match unfinished::<WrittenNode>(&job).is_empty() {
         true => finish(job).await.map(Some),
         false => Ok(None),
     }
@@ -103,20 +114,30 @@ pub(crate) async fn finish(job: Arc<Job>) -> Result<Report, Error> {
     if let Some(report) = finished_report(&job)? {
         return Ok(report);
     }
-    let until = Instant::now() + Duration::from_secs(job.config.wait_timeout);
     blocking("finalize", move || {
-        wait_for::<WrittenNode>(&job, until, "written")?;
+        wait_for::<WrittenNode>(&job, job.config.wait_timeout, "written")?;
         let path = job.output.join(FINALIZE_LOCK);
         let state = |error: std::io::Error| Error::State { path: path.clone(), message: error.to_string() };
         let lock = File::create(&path).map_err(state)?;
-        // Without locks two processes would write the same bytes; only then may one be interrupted by the
-        // other's tidying, and both have to be run again.
-        let _ = lock.lock();
+        // Without locks two processes write the same bytes.
+        let alone = lock.lock().is_ok();
         if let Some(report) = finished_report(&job)? {
             return Ok(report);
         }
-        remove_temporaries(&job.output)?;
-        remove_temporaries(&job.output.join("run"))?;
+        // What a node has lost since, only that node can make again.
+        let whole = |node: &Node| Ok(!has_written(&job, *node)?);
+        let lost: Vec<u32> = job
+            .nodes()
+            .map(|node| whole(&node).map(|lost| lost.then_some(node.0)))
+            .filter_map(Result::transpose)
+            .collect::<Result<_, Error>>()?;
+        if !lost.is_empty() {
+            return Err(Error::Waiting { nodes: lost, phase: "written" });
+        }
+        if alone {
+            remove_temporaries(&job.output)?;
+            remove_temporaries(&job.output.join("run"))?;
+        }
         finalize(&job)
     })
     .await
@@ -135,32 +156,33 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-/// Waits until every node has committed a phase.
+/// Waits until every node has committed a phase; at most `seconds`.
 ///
-/// There is nothing to be told by: the folder may lie on any file system.
-pub(crate) fn wait_for<C: Commit>(job: &Job, until: Instant, phase: &'static str) -> Result<(), Error> {
-    loop {
-        let waiting = unfinished::<C>(job)?;
-        if waiting.is_empty() {
-            return Ok(());
+/// There is nothing to be told by: the folder may lie on any file system. One file is asked for at a time, and
+/// the less often the longer it takes.
+pub(crate) fn wait_for<C: Commit>(job: &Job, seconds: u64, phase: &'static str) -> Result<(), Error> {
+    let started = Instant::now();
+    for node in job.nodes() {
+        while !C::path(&job.output, node).exists() {
+            if started.elapsed().as_secs() >= seconds {
+                return Err(Error::Waiting { nodes: unfinished::<C>(job), phase });
+            }
+            if job.cancelled() {
+                return Err(Error::Interrupted);
+            }
+            std::thread::sleep((started.elapsed() / 10).clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
         }
-        if Instant::now() >= until {
-            return Err(Error::Waiting { nodes: waiting, phase });
-        }
-        if job.cancelled() {
-            return Err(Error::Interrupted);
-        }
-        std::thread::sleep(POLL);
     }
+    Ok(())
 }
 
-/// How often a node looks whether the others have finished.
-const POLL: Duration = Duration::from_millis(100);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// The nodes whose commit is not there yet.
-fn unfinished<C: Commit>(job: &Job) -> Result<Vec<u32>, Error> {
+fn unfinished<C: Commit>(job: &Job) -> Vec<u32> {
     let missing = job.nodes().filter(|node| !C::path(&job.output, *node).exists());
-    Ok(missing.map(|node| node.0).collect())
+    missing.map(|node| node.0).collect()
 }
 
 fn remove_temporaries(folder: &Path) -> Result<(), Error> {
@@ -170,16 +192,39 @@ fn remove_temporaries(folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the node has written all that it has to, and it is still there.
-fn has_written(job: &Job) -> Result<bool, Error> {
-    let measured = MeasuredNode::read(&job.output, job.node)?;
-    let written = WrittenNode::read(&job.output, job.node)?;
-    let (Some(measured), Some(written)) = (measured, written) else { return Ok(false) };
-    let whole = written.files.iter().chain(measured.files()).all(|file| is_unchanged(job, file));
+/// Whether a node has written all that it has to, from what is measured now, and it is still there.
+fn has_written(job: &Job, node: Node) -> Result<bool, Error> {
+    let measured = MeasuredNode::read(&job.output, node)?;
+    let (Some(measured), Some(written)) = (measured, WrittenNode::read(&job.output, node)?) else {
+        return Ok(false);
+    };
+    let commits = written.shards.iter().map(|shard| write::commit_path(&job.output, node, shard));
+    let whole = written.files.iter().chain(measured.files()).all(|file| is_unchanged(job, file))
+        && commits.into_iter().all(|commit| commit.exists())
+        && measurements(job, node)? == Some(written.measurements);
     if !whole {
-        tracing::warn!(node = job.node.0, "the output is not what the node left; completing it again");
+        tracing::warn!(node = node.0, "the output is not what the node left; it has to complete it again");
     }
     Ok(whole)
+}
+
+/// Stands for everything that a node's shards were made from: what it measured, and with one packing for all
+/// what all nodes measured. `None` while that is not there.
+pub(crate) fn measurements(job: &Job, node: Node) -> Result<Option<u64>, Error> {
+    let nodes: Vec<Node> = match job.config.scope {
+        packd_config::Scope::Global => job.nodes().collect(),
+        _ => vec![node],
+    };
+    let mut hash = xxhash_rust::xxh3::Xxh3::new();
+    for node in nodes {
+        let path = MeasuredNode::path(&job.output, node);
+        match std::fs::read(&path) {
+            Ok(text) => hash.update(&text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::State { path, message: error.to_string() }),
+        }
+    }
+    Ok(Some(hash.digest()))
 }
 
 /// The report of a run that was done before, if everything that it wrote is still there.
@@ -201,15 +246,24 @@ fn is_unchanged(job: &Job, file: &FinishedFile) -> bool {
             || packd_sinks::hash_file(&path).is_ok_and(|hash| hash == file.checksum))
 }
 
-fn lock(output: &Path, name: &str) -> Result<File, Error> {
+/// The lock of a node. Where the file system knows none, two processes may work on one node: they write the
+/// same bytes, and neither may tidy up after the other.
+struct Lock(Option<File>);
+
+impl Lock {
+    fn is_held(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+fn lock(output: &Path, name: &str) -> Result<Lock, Error> {
     let path = output.join(name);
     let state = |error: std::io::Error| Error::State { path: path.clone(), message: error.to_string() };
     let file = File::create(&path).map_err(state)?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(Lock(Some(file))),
         Err(std::fs::TryLockError::WouldBlock) => Err(Error::Busy { path: output.to_owned() }),
-        // A file system without locks: two processes would still write the same bytes.
-        Err(std::fs::TryLockError::Error(_)) => Ok(file),
+        Err(std::fs::TryLockError::Error(_)) => Ok(Lock(None)),
     }
 }
 
@@ -217,9 +271,13 @@ fn lock(output: &Path, name: &str) -> Result<File, Error> {
 fn drop_damaged_units(job: &Job, ledger: &Ledger, finished: &mut Finished) -> Result<(), Error> {
     let whole = |unit: &MeasuredUnit| unit.files.iter().all(|file| is_unchanged(job, file));
     let good = finished.units.iter().take_while(|unit| whole(unit)).count();
+    let committed = MeasuredNode::read(&job.output, job.node)?;
+    if committed.is_some_and(|measured| measured.units != finished.units[..good]) {
+        // The others must not pack by it while its files are written again.
+        MeasuredNode::remove(&job.output, job.node)?;
+    }
     if good < finished.units.len() {
         tracing::warn!(unit = good, "measurements were changed or removed; measuring from there again");
-        MeasuredNode::remove(&job.output, job.node)?;
         ledger.remeasure(good as u64)?;
         finished.drop_units_from(good as u64);
     }
@@ -259,7 +317,9 @@ async fn run_stages(job: &Arc<Job>, ledger: &Arc<Ledger>, finished: Finished) ->
 
     let (token_length, inputs, fail_fast) =
         (job.token_length(), Arc::clone(&tools.inputs), job.config.fail_fast);
-    let measure = move |block| measure::measure(block, &token_length, &inputs, fail_fast);
+    let lines_of = Arc::clone(job);
+    let line_of = move |source, offset, line| lines_of.line_of(source, offset, line);
+    let measure = move |block| measure::measure(block, &token_length, &inputs, &line_of, fail_fast);
     stages.spawn(bridge::ordered_map(
         pool(),
         "token-length",

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use packd_config::{DuplicateId, Scope};
 use packd_sinks::shard_name;
@@ -30,12 +30,18 @@ pub(crate) struct ShardPlan {
     pub(crate) units: Arc<[MeasuredUnit]>,
     /// Which inputs are read by offset.
     pub(crate) seekable: Arc<[bool]>,
+    /// What the shard is made from, see [`measurements`](super::measurements).
+    pub(crate) measurements: u64,
 }
 
 /// What the stage learned, for the node's commit.
 pub(crate) struct Packed {
     pub(crate) qualities: Vec<Quality>,
     pub(crate) shards: Vec<String>,
+    /// Number of the first of them, over all nodes with one packing for all.
+    pub(crate) first_shard: u64,
+    /// See [`measurements`](super::measurements).
+    pub(crate) measurements: u64,
     pub(crate) pack_seconds: f64,
     pub(crate) measured_at: Instant,
 }
@@ -65,6 +71,7 @@ pub(crate) fn bin_pack(
         next_pack: 0,
         qualities: Vec::new(),
         shards: Vec::new(),
+        first_shard: 0,
         pack_seconds: 0.0,
     };
     if let Some(unit) = stage.units.last() {
@@ -104,6 +111,7 @@ struct Stage<'a> {
     next_pack: u64,
     qualities: Vec<Quality>,
     shards: Vec<String>,
+    first_shard: u64,
     pack_seconds: f64,
 }
 
@@ -181,9 +189,13 @@ impl Stage<'_> {
                 self.pack_own(&rows, rest)?;
             }
         }
+        let lost = || Error::Waiting { nodes: vec![self.job.node.0], phase: "measured" };
+        let measurements = super::measurements(self.job, self.job.node)?.ok_or_else(lost)?;
         Ok(Packed {
             qualities: self.qualities,
             shards: self.shards,
+            first_shard: self.first_shard,
+            measurements,
             pack_seconds: self.pack_seconds,
             measured_at,
         })
@@ -207,8 +219,7 @@ impl Stage<'_> {
     }
 
     fn wait_for_all(&self) -> Result<Vec<MeasuredNode>, Error> {
-        let until = Instant::now() + Duration::from_secs(self.job.config.wait_timeout);
-        super::wait_for::<MeasuredNode>(self.job, until, "measured")?;
+        super::wait_for::<MeasuredNode>(self.job, self.job.config.wait_timeout, "measured")?;
         let lost = |node: u32| Error::Waiting { nodes: vec![node], phase: "measured" };
         let read = |node| MeasuredNode::read(&self.job.output, node)?.ok_or_else(|| lost(node.0));
         self.job.nodes().map(read).collect()
@@ -218,8 +229,7 @@ impl Stage<'_> {
     fn pack_global(&mut self, nodes: &[MeasuredNode]) -> Result<(), Error> {
         let started = Instant::now();
         let job = self.job;
-        let capacity = job.limits.class(job.limits.seq_len);
-        let histograms: Vec<Vec<u64>> = nodes.iter().map(|node| node.full_histogram(capacity)).collect();
+        let histograms: Vec<Vec<(u32, u64)>> = nodes.iter().map(|node| node.histogram.clone()).collect();
         let units: Vec<MeasuredUnit> = nodes.iter().flat_map(|node| node.units.iter().cloned()).collect();
         let tokens = units.iter().map(|unit| unit.stats.tokens).sum();
         let packing = GlobalPacking::new(&histograms, tokens, &job.limits, job.algorithm(), job.config.seed)?;
@@ -315,6 +325,7 @@ impl Stage<'_> {
         let shards = shard_ranges(packs, bytes, &self.job.config);
         let (node, nodes) = (self.job.node.0 as usize, self.job.config.nodes as usize);
         let own = shards.len() * node / nodes..shards.len() * (node + 1) / nodes;
+        self.first_shard = own.start as u64;
         let numbered = (0..).zip(shards).skip(own.start).take(own.len());
         self.send(&part, &units, numbered.collect())
     }
@@ -325,6 +336,11 @@ impl Stage<'_> {
         units: &Arc<[MeasuredUnit]>,
         shards: Vec<(u64, Range<u64>)>,
     ) -> Result<(), Error> {
+        // A window is packed before the node has measured all: its shards are bound to the units they come from.
+        let measurements = match self.job.config.scope {
+            Scope::Window => 0,
+            _ => super::measurements(self.job, self.job.node)?.unwrap_or(0),
+        };
         let counters = self.job.counters();
         Progress::add(&counters.packs, shards.iter().map(|(_, packs)| packs.end - packs.start).sum());
         Progress::add(&counters.shards, shards.len() as u64);
@@ -337,6 +353,7 @@ impl Stage<'_> {
                 part: Arc::clone(part),
                 units: Arc::clone(units),
                 seekable: Arc::clone(&self.seekable),
+                measurements,
             };
             if self.output.blocking_send(plan).is_err() {
                 // The writer failed; its error is the one that counts.
@@ -359,8 +376,8 @@ fn needs_all_samples(job: &Job) -> bool {
 fn shard_ranges(packs: u64, bytes: u64, config: &packd_config::Config) -> Vec<Range<u64>> {
     let by_count = packs.div_ceil(config.max_samples_per_shard);
     let by_bytes = (bytes + bytes / 10).div_ceil(config.max_shard_size.0);
-    // A val split takes whole shards: each node must have one to spare.
-    let least = if config.val_fraction > 0.0 { 2 * u64::from(config.nodes) } else { 1 };
+    // A val split takes whole shards: there must be one to spare.
+    let least = if config.val_fraction > 0.0 { 2 } else { 1 };
     let shards = by_count.max(by_bytes).max(least);
     let multiple = shards.checked_next_multiple_of(config.shards_multiple).unwrap_or(u64::MAX);
     let shards = multiple.min(packs);

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use packd_sinks::{
-    PackedSample, SampleClass, ShardCommit, ShardIndex, ShardOptions, ShardWriter, SubSample, create_folder,
-    pack_key, write_file,
+    PackedSample, SampleClass, ShardCommit, ShardIndex, ShardOptions, ShardWriter, SinkError, SubSample,
+    create_folder, pack_key, write_file,
 };
 use packd_sources::{FetchRequest, RecordFetcher, SpoolReader};
 use rayon::prelude::*;
@@ -19,7 +19,7 @@ use super::pack::ShardPlan;
 use crate::error::Error;
 use crate::job::Job;
 use crate::progress::{Phase, Progress};
-use crate::state::ledger::{FinishedFile, Ledger};
+use crate::state::ledger::{FinishedFile, FinishedShard, Ledger};
 use crate::state::node::Node;
 use crate::state::rows::Row;
 
@@ -27,7 +27,7 @@ use crate::state::rows::Row;
 pub(crate) async fn write(
     job: Arc<Job>,
     ledger: Arc<Ledger>,
-    finished: BTreeMap<String, Vec<FinishedFile>>,
+    finished: BTreeMap<String, FinishedShard>,
     mut input: Receiver<ShardPlan>,
     cancel: CancellationToken,
 ) -> Result<(), Error> {
@@ -76,9 +76,10 @@ fn finish_one(done: Result<Result<(), Error>, tokio::task::JoinError>) -> Result
 }
 
 /// Whether the ledger's word about a shard still holds on the disk.
-fn is_finished(job: &Job, finished: &BTreeMap<String, Vec<FinishedFile>>, plan: &ShardPlan) -> bool {
-    let Some(files) = finished.get(&plan.name) else { return false };
-    let whole = files.iter().all(|file| super::is_unchanged(job, file));
+fn is_finished(job: &Job, finished: &BTreeMap<String, FinishedShard>, plan: &ShardPlan) -> bool {
+    let Some(shard) = finished.get(&plan.name) else { return false };
+    let whole = shard.measurements == plan.measurements
+        && shard.files.iter().all(|file| super::is_unchanged(job, file));
     if !whole {
         tracing::warn!(shard = plan.name, "a finished shard was changed or removed; writing it again");
     }
@@ -111,7 +112,7 @@ fn write_shard(job: &Job, ledger: &Ledger, plan: &ShardPlan) -> Result<(), Error
             if job.cancelled() {
                 return Err(Error::Interrupted);
             }
-            writer.append(&packed, &job.tools.images)?;
+            writer.append(&packed, &job.tools.images).map_err(|error| with_line(job, &packed, error))?;
             let counters = job.counters();
             Progress::add(&counters.packs_written, 1);
             Progress::add(&counters.bytes_written, writer.bytes() - written);
@@ -119,7 +120,7 @@ fn write_shard(job: &Job, ledger: &Ledger, plan: &ShardPlan) -> Result<(), Error
         }
     }
     let commit = writer.finish()?;
-    record(job, ledger, &commit)?;
+    record(job, ledger, plan.measurements, &commit)?;
     Progress::add(&job.counters().shards_written, 1);
     Ok(())
 }
@@ -182,8 +183,11 @@ fn restore(
 fn sub_sample(job: &Job, ordinal: u64, row: &Row, record: &[u8]) -> Result<SubSample, Error> {
     let source_index = usize::from(row.source);
     let input = &job.tools.inputs[source_index].name;
-    let changed =
-        |message: String| Error::RecordChanged { input: input.clone(), line: row.line.into(), message };
+    let changed = |message: String| Error::RecordChanged {
+        input: input.clone(),
+        line: job.line_of(source_index, row.offset, row.line.into()),
+        message,
+    };
     let sample = job.tools.validator.restore(record, row.rounds.into());
     let sample = sample
         .map_err(|verdict| changed(format!("the record was accepted and is not any more: {verdict}")))?;
@@ -203,7 +207,18 @@ fn sub_sample(job: &Job, ordinal: u64, row: &Row, record: &[u8]) -> Result<SubSa
     })
 }
 
-fn record(job: &Job, ledger: &Ledger, commit: &ShardCommit) -> Result<(), Error> {
+/// Names the line of the input where the sink knows only that of the part.
+fn with_line(job: &Job, packed: &PackedSample, mut error: SinkError) -> SinkError {
+    if let SinkError::Image { ordinal, line, .. } | SinkError::ImagesChanged { ordinal, line, .. } =
+        &mut error
+        && let Some(sub) = packed.sub_samples.iter().find(|sub| sub.ordinal == *ordinal)
+    {
+        *line = job.line_of(sub.source_index, sub.offset, *line);
+    }
+    error
+}
+
+fn record(job: &Job, ledger: &Ledger, measurements: u64, commit: &ShardCommit) -> Result<(), Error> {
     let name = &commit.index.name;
     let path = commit_path(&job.output, job.node, name);
     let text = serde_json::to_vec(commit)
@@ -215,7 +230,7 @@ fn record(job: &Job, ledger: &Ledger, commit: &ShardCommit) -> Result<(), Error>
         size: text.len() as u64,
         checksum: hash(&text),
     });
-    ledger.shard(name, files)
+    ledger.shard(name, FinishedShard { measurements, files })
 }
 
 /// A shard and its `.tar.idx`.

@@ -36,17 +36,6 @@ impl MeasuredNode {
     pub(crate) fn files(&self) -> impl Iterator<Item = &FinishedFile> {
         self.units.iter().flat_map(|unit| &unit.files).chain(&self.sorted)
     }
-
-    /// The histogram with a place for every class up to `capacity`.
-    pub(crate) fn full_histogram(&self, capacity: u32) -> Vec<u64> {
-        let mut histogram = vec![0; capacity as usize + 1];
-        for (class, count) in &self.histogram {
-            if let Some(place) = histogram.get_mut(*class as usize) {
-                *place = *count;
-            }
-        }
-        histogram
-    }
 }
 
 /// A node has written its shards, with Energon's files about them.
@@ -56,6 +45,8 @@ pub(crate) struct WrittenNode {
     pub(crate) shards: Vec<String>,
     /// Every file in its folder of shards.
     pub(crate) files: Vec<FinishedFile>,
+    /// What they were made from, see `flow::measurements`.
+    pub(crate) measurements: u64,
     /// Packed samples of the `train` split.
     pub(crate) train: u64,
     /// Packed samples of the `val` split.

@@ -1,6 +1,6 @@
 //! `run/job.json`: which job an output folder holds, and how it is shared by the nodes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use packd_sinks::{AtomicFile, create_folder};
 use packd_sources::{Input, Part};
@@ -23,7 +23,11 @@ pub(crate) struct JobFile {
     /// How samples are counted.
     pub(crate) counter: Value,
     /// The slice of the input that each node measures. It follows from the inputs and the number of nodes.
+    #[serde(default)]
     pub(crate) slices: Vec<Vec<Part>>,
+    /// The folder that relative paths of the inputs start from.
+    #[serde(default)]
+    pub(crate) planned_in: PathBuf,
 }
 
 impl JobFile {
@@ -36,7 +40,8 @@ impl JobFile {
         counter: Value,
         slices: Vec<Vec<Part>>,
     ) -> Self {
-        Self { format: FORMAT, config, inputs, counter, slices }
+        let planned_in = std::env::current_dir().unwrap_or_default();
+        Self { format: FORMAT, config, inputs, counter, slices, planned_in }
     }
 
     pub(crate) fn read(output: &Path) -> Result<Self, Error> {

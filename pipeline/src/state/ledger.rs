@@ -68,8 +68,18 @@ enum Entry {
     },
     Shard {
         shard: String,
+        /// What it was made from, see `flow::measurements`.
+        measurements: u64,
         files: Vec<FinishedFile>,
     },
+}
+
+/// A shard that was written.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct FinishedShard {
+    /// What it was made from.
+    pub(crate) measurements: u64,
+    pub(crate) files: Vec<FinishedFile>,
 }
 
 /// What the ledger says was finished.
@@ -78,7 +88,7 @@ pub(crate) struct Finished {
     /// Measured units, from the first on without a gap.
     pub(crate) units: Vec<MeasuredUnit>,
     /// Written shards by name.
-    pub(crate) shards: BTreeMap<String, Vec<FinishedFile>>,
+    pub(crate) shards: BTreeMap<String, FinishedShard>,
 }
 
 impl Finished {
@@ -135,8 +145,9 @@ impl Ledger {
         self.append(&Entry::Remeasure { from })
     }
 
-    pub(crate) fn shard(&self, shard: &str, files: Vec<FinishedFile>) -> Result<(), Error> {
-        self.append(&Entry::Shard { shard: shard.to_owned(), files })
+    pub(crate) fn shard(&self, shard: &str, finished: FinishedShard) -> Result<(), Error> {
+        let FinishedShard { measurements, files } = finished;
+        self.append(&Entry::Shard { shard: shard.to_owned(), measurements, files })
     }
 
     fn append(&self, entry: &Entry) -> Result<(), Error> {
@@ -158,8 +169,8 @@ fn read(text: &[u8]) -> Result<Finished, serde_json::Error> {
                 finished.units.push(*unit);
             }
             Entry::Remeasure { from } => finished.drop_units_from(from),
-            Entry::Shard { shard, files } => {
-                finished.shards.insert(shard, files);
+            Entry::Shard { shard, measurements, files } => {
+                finished.shards.insert(shard, FinishedShard { measurements, files });
             }
         }
     }
@@ -190,14 +201,14 @@ mod tests {
         let (ledger, finished) = Ledger::open(&path).unwrap();
         assert_eq!(finished, Finished::default());
         ledger.measured(&unit(0)).unwrap();
-        ledger.shard("a.tar", vec![]).unwrap();
+        ledger.shard("a.tar", FinishedShard::default()).unwrap();
         drop(ledger);
         let whole = std::fs::read(&path).unwrap();
         for cut in 0..whole.len() {
             std::fs::write(&path, &whole[..cut]).unwrap();
             let (ledger, before) = Ledger::open(&path).unwrap();
             assert!(before.units.len() <= 1 && before.shards.len() <= before.units.len());
-            ledger.shard("b.tar", vec![]).unwrap();
+            ledger.shard("b.tar", FinishedShard::default()).unwrap();
             drop(ledger);
             let after = Ledger::peek(&path).unwrap();
             assert!(after.shards.contains_key("b.tar"), "cut at {cut}");

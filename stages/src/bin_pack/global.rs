@@ -15,15 +15,17 @@ use super::{
 /// without an array over the samples: the members of any pack are computed when they are asked for.
 ///
 /// Every node that knows the histogram of every node has the same packing. Memory: 8 bytes for each node
-/// and length, and the [`Patterns`]. Limits on images and patches cannot be held this way, as they need
+/// and each length that occurs, and the [`Patterns`]. Limits on images and patches cannot be held this way, as they need
 /// the samples themselves.
 #[derive(Debug, Clone)]
 pub struct GlobalPacking {
     patterns: Patterns,
     order: Permutation,
-    /// For each length that occurs, the permutation of its slots.
-    slots: Vec<Option<Permutation>>,
-    /// `before[length * (nodes + 1) + node]`: samples of a length on the nodes before `node`.
+    /// For each class that occurs, the permutation of its slots.
+    slots: Vec<Permutation>,
+    /// The classes that occur, ascending.
+    classes: Vec<u32>,
+    /// `before[place * (nodes + 1) + node]`: samples of the class at `place` on the nodes before `node`.
     before: Vec<u64>,
     nodes: usize,
     seed: u64,
@@ -42,14 +44,14 @@ pub struct Member {
 }
 
 impl GlobalPacking {
-    /// Packs the samples that `histograms` count: `histograms[node][class]`, where the class of a sample
-    /// is its [`Limits::class`]. `tokens` is the sum of all lengths.
+    /// Packs the samples that `histograms` count: for each node the classes that occur there ([`Limits::class`]
+    /// of a length), and how many samples have them. `tokens` is the sum of all lengths.
     ///
     /// # Errors
     /// When the limits make no sense or limit images or patches, or a histogram counts samples of class 0
     /// or beyond `seq_len`.
     pub fn new(
-        histograms: &[Vec<u64>],
+        histograms: &[Vec<(u32, u64)>],
         tokens: u64,
         limits: &Limits,
         algorithm: Algorithm,
@@ -65,17 +67,21 @@ impl GlobalPacking {
             return Err(PackError::Limit { limit, value, rule });
         }
         let capacity = limits.capacity();
-        let classes = capacity as usize + 1;
         let nodes = histograms.len();
-        let mut before = vec![0; classes * (nodes + 1)];
-        let mut total = vec![0; classes];
+        let mut total = vec![0; capacity as usize + 1];
+        for &(class, count) in histograms.iter().flatten().filter(|(_, count)| *count > 0) {
+            if class == 0 || class > capacity {
+                return Err(PackError::Histogram { length: class.into(), count, capacity });
+            }
+            total[class as usize] += count;
+        }
+        let classes: Vec<u32> = (0..=capacity).filter(|class| total[*class as usize] > 0).collect();
+        let mut before = vec![0; classes.len() * (nodes + 1)];
         for (node, histogram) in histograms.iter().enumerate() {
-            for (class, &count) in histogram.iter().enumerate().filter(|(_, count)| **count > 0) {
-                if class == 0 || class >= classes {
-                    return Err(PackError::Histogram { length: class as u64, count, capacity });
+            for (class, count) in histogram {
+                if let Ok(place) = classes.binary_search(class) {
+                    before[place * (nodes + 1) + node + 1] = *count;
                 }
-                total[class] += count;
-                before[class * (nodes + 1) + node + 1] = count;
             }
         }
         for of_class in before.chunks_exact_mut(nodes + 1) {
@@ -87,14 +93,15 @@ impl GlobalPacking {
             Algorithm::BestFitDecreasing => best_fit_decreasing(&total, capacity, limits.max_samples),
             Algorithm::FirstFitDecreasing => first_fit_decreasing(&total, capacity, limits.max_samples),
         };
-        let slots = (0_u64..)
-            .zip(&total)
-            .map(|(class, &samples)| (samples > 0).then(|| Permutation::new(samples, seed, LENGTHS + class)));
+        let permutation =
+            |class: &u32| Permutation::new(total[*class as usize], seed, LENGTHS + u64::from(*class));
+        let slots = classes.iter().map(permutation).collect();
         let quality = Quality::of_patterns(&patterns, limits, &total, tokens);
         Ok(Self {
             order: Permutation::new(patterns.bins(), seed, ORDER),
-            slots: slots.collect(),
+            slots,
             patterns,
+            classes,
             before,
             nodes,
             seed,
@@ -129,11 +136,10 @@ impl GlobalPacking {
     }
 
     fn member(&self, class: u32, slot: u64) -> Member {
-        let among_all = match &self.slots[class as usize] {
-            Some(permutation) => permutation.at(slot),
-            None => slot,
-        };
-        let before = &self.before[class as usize * (self.nodes + 1)..][..=self.nodes];
+        // Patterns hold classes that occur, and nothing else.
+        let place = self.classes.partition_point(|known| *known < class);
+        let among_all = self.slots[place].at(slot);
+        let before = &self.before[place * (self.nodes + 1)..][..=self.nodes];
         // Nodes without a sample of the class begin where the next one begins.
         let node = before.partition_point(|&before| before <= among_all) - 1;
         Member { node: node as u32, class, rank: among_all - before[node] }

@@ -33,8 +33,10 @@ proptest! {
             }
             of_class
         }).collect();
-        let histograms: Vec<Vec<u64>> =
-            nodes.iter().map(|node| node.iter().map(|class| class.len() as u64).collect()).collect();
+        let counts = |node: &Vec<Vec<u32>>| -> Vec<(u32, u64)> {
+            (0..).zip(node).map(|(class, samples)| (class, samples.len() as u64)).collect()
+        };
+        let histograms: Vec<Vec<(u32, u64)>> = nodes.iter().map(counts).collect();
         let tokens = lengths.iter().map(|length| u64::from(*length)).sum();
         let global = GlobalPacking::new(&histograms, tokens, &limits, algorithm, seed).expect("they fit");
 
