@@ -207,8 +207,25 @@ impl Error {
         }
     }
 
+    /// By their words: SQLite has its own error for it, and some causes are kept as text only.
+    fn is_full_disk(&self) -> bool {
+        let mut cause: Option<&dyn std::error::Error> = Some(self);
+        while let Some(error) = cause {
+            let text = error.to_string();
+            if text.contains("No space left on device") || text.contains("disk is full") {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
+    }
+
     /// What to do about it, if packd knows.
     pub fn help(&self) -> Option<String> {
+        if self.is_full_disk() {
+            let text = "free space there, then run the same command again: what is finished is kept";
+            return Some(text.to_owned());
+        }
         let text = match self {
             Self::NotSet { help, .. } | Self::DataSet { help, .. } => help,
             Self::OtherJob { .. } => "write to a new folder with --output; packd never overwrites an output",
