@@ -72,6 +72,7 @@ pub(crate) fn bin_pack(
         qualities: Vec::new(),
         shards: Vec::new(),
         first_shard: 0,
+        measurements: 0,
         pack_seconds: 0.0,
     };
     if let Some(unit) = stage.units.last() {
@@ -112,6 +113,8 @@ struct Stage<'a> {
     qualities: Vec<Quality>,
     shards: Vec<String>,
     first_shard: u64,
+    /// See [`measurements`](super::measurements); known once the node has measured.
+    measurements: u64,
     pack_seconds: f64,
 }
 
@@ -184,18 +187,18 @@ impl Stage<'_> {
             let nodes = self.wait_for_all()?;
             if needs_all_samples(self.job) { self.pack_gathered(&nodes)? } else { self.pack_global(&nodes)? }
         } else {
+            let lost = || Error::Waiting { nodes: vec![self.job.node.0], phase: "measured" };
+            self.measurements = super::measurements(self.job, self.job.node)?.ok_or_else(lost)?;
             let rest = self.packed_to..rows.len();
             if !rest.is_empty() {
                 self.pack_own(&rows, rest)?;
             }
         }
-        let lost = || Error::Waiting { nodes: vec![self.job.node.0], phase: "measured" };
-        let measurements = super::measurements(self.job, self.job.node)?.ok_or_else(lost)?;
         Ok(Packed {
             qualities: self.qualities,
             shards: self.shards,
             first_shard: self.first_shard,
-            measurements,
+            measurements: self.measurements,
             pack_seconds: self.pack_seconds,
             measured_at,
         })
@@ -218,11 +221,21 @@ impl Stage<'_> {
         MeasuredNode { units: self.units.clone(), histogram, sorted }.write(output, node)
     }
 
-    fn wait_for_all(&self) -> Result<Vec<MeasuredNode>, Error> {
-        super::wait_for::<MeasuredNode>(self.job, self.job.config.wait_timeout, "measured")?;
-        let lost = |node: u32| Error::Waiting { nodes: vec![node], phase: "measured" };
-        let read = |node| MeasuredNode::read(&self.job.output, node)?.ok_or_else(|| lost(node.0));
-        self.job.nodes().map(read).collect()
+    /// What all nodes measured, read at one moment: a node that measures again must not slip in between.
+    fn wait_for_all(&mut self) -> Result<Vec<MeasuredNode>, Error> {
+        loop {
+            super::wait_for::<MeasuredNode>(self.job, self.job.config.wait_timeout, "measured")?;
+            let before = super::measurements(self.job, self.job.node)?;
+            let read = |node| MeasuredNode::read(&self.job.output, node);
+            let nodes: Option<Vec<_>> = self.job.nodes().map(read).collect::<Result<_, Error>>()?;
+            let after = super::measurements(self.job, self.job.node)?;
+            if let (Some(nodes), Some(measurements)) = (nodes, before)
+                && before == after
+            {
+                self.measurements = measurements;
+                return Ok(nodes);
+            }
+        }
     }
 
     /// One packing of the samples of all nodes, computed from their histograms.
@@ -336,11 +349,8 @@ impl Stage<'_> {
         units: &Arc<[MeasuredUnit]>,
         shards: Vec<(u64, Range<u64>)>,
     ) -> Result<(), Error> {
-        // A window is packed before the node has measured all: its shards are bound to the units they come from.
-        let measurements = match self.job.config.scope {
-            Scope::Window => 0,
-            _ => super::measurements(self.job, self.job.node)?.unwrap_or(0),
-        };
+        // A window is packed before the node has measured all: dropping units voids its shards.
+        let measurements = if self.job.config.scope == Scope::Window { 0 } else { self.measurements };
         let counters = self.job.counters();
         Progress::add(&counters.packs, shards.iter().map(|(_, packs)| packs.end - packs.start).sum());
         Progress::add(&counters.shards, shards.len() as u64);
