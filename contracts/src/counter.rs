@@ -317,6 +317,14 @@ impl Counter {
         Ok(lines)
     }
 
+    /// Makes what counting needs and describing does not: see [`Tokenizer::load`]. Counting does it by itself.
+    ///
+    /// # Errors
+    /// The tokenizer cannot be loaded.
+    pub fn load(&self) -> Result<(), TokenizerError> {
+        self.tokenizer.load()
+    }
+
     /// What counts here: written into the report.
     pub fn describe(&self) -> &CounterDescription {
         &self.description

@@ -17,13 +17,13 @@ const CAPACITY: usize = 16 << 20;
 /// tokenizer and one with that file are told to be the same.
 const ORIGINAL_HASH: &str = "4b841ef00ec6f61508619d9df88b09b1";
 
-/// The embedded Qwen3 tokenizer, loaded on the first call.
+/// The embedded Qwen3 tokenizer, unpacked on the first call.
 pub fn qwen3_tokenizer() -> Result<Arc<Tokenizer>, TokenizerError> {
     static LOADED: OnceLock<Arc<Tokenizer>> = OnceLock::new();
     if let Some(tokenizer) = LOADED.get() {
         return Ok(Arc::clone(tokenizer));
     }
-    let tokenizer = Arc::new(Tokenizer::from_canonical(EMBEDDED_TOKENIZER, &decompress()?, ORIGINAL_HASH)?);
+    let tokenizer = Arc::new(Tokenizer::from_canonical(EMBEDDED_TOKENIZER, decompress()?, ORIGINAL_HASH)?);
     // a second thread may have been faster; both loaded the same
     Ok(Arc::clone(LOADED.get_or_init(|| tokenizer)))
 }

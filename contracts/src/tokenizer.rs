@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use aho_corasick::AhoCorasick;
 use serde::Deserialize;
@@ -35,7 +36,10 @@ pub enum TokenizerError {
 
 /// A loaded `tokenizer.json`; counting is thread-safe and needs no lock of the caller's.
 pub struct Tokenizer {
-    encoder: Encoder,
+    name: String,
+    encoder: OnceLock<Encoder>,
+    /// What the encoder is made of, while it is not made yet.
+    canonical: Mutex<Option<String>>,
     special_tokens: Vec<String>,
     special_search: AhoCorasick,
     hash: String,
@@ -79,32 +83,52 @@ impl Tokenizer {
     pub fn from_bytes_classic(bytes: &[u8]) -> Result<Self, TokenizerError> {
         let text = utf8("the given file", bytes)?;
         let encoder = classic(text).map_err(|detail| invalid("the given file", detail))?;
-        Self::assemble("the given file", encoder, text, hash_of(bytes), None)
+        Self::assemble("the given file", Some(encoder), text, hash_of(bytes), None)
     }
 
-    /// Loads a file that is in the canonical form already; `hash` is that of the original file.
-    pub(crate) fn from_canonical(name: &str, text: &str, hash: &str) -> Result<Self, TokenizerError> {
-        let encoder = tokenizers::from_json(text).map_err(|e| invalid(name, e))?;
-        Self::assemble(name, Encoder::Pipeline(encoder), text, hash.to_owned(), None)
+    /// Loads a file that is in the canonical form already; `hash` is that of the original file. The encoder is made
+    /// when it is needed, or with [`load`](Self::load).
+    pub(crate) fn from_canonical(name: &str, text: String, hash: &str) -> Result<Self, TokenizerError> {
+        let tokenizer = Self::assemble(name, None, &text, hash.to_owned(), None)?;
+        Ok(Self { canonical: Mutex::new(Some(text)), ..tokenizer })
+    }
+
+    /// Makes the encoder, if it is not made yet: that takes a second for a large vocabulary.
+    pub fn load(&self) -> Result<(), TokenizerError> {
+        self.encoder().map(|_| ())
+    }
+
+    fn encoder(&self) -> Result<&Encoder, TokenizerError> {
+        if let Some(encoder) = self.encoder.get() {
+            return Ok(encoder);
+        }
+        // Others wait here for whoever came first.
+        let mut canonical = self.canonical.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(text) = canonical.as_deref() {
+            let encoder = tokenizers::from_json(text).map_err(|e| invalid(&self.name, e))?;
+            let _ = self.encoder.set(Encoder::Pipeline(encoder));
+            *canonical = None;
+        }
+        self.encoder.get().ok_or_else(|| invalid(&self.name, "it was not loaded"))
     }
 
     fn named(name: &str, bytes: &[u8]) -> Result<Self, TokenizerError> {
         let text = utf8(name, bytes)?;
         let hash = hash_of(bytes);
         match pipeline(text) {
-            Ok(encoder) => Self::assemble(name, Encoder::Pipeline(encoder), text, hash, None),
+            Ok(encoder) => Self::assemble(name, Some(Encoder::Pipeline(encoder)), text, hash, None),
             Err(refusal) => {
                 let encoder = classic(text).map_err(|detail| invalid(name, detail))?;
                 let note =
                     format!("{name} is counted by the slower tokenizers 0.23, because 1.0 says: {refusal}");
-                Self::assemble(name, encoder, text, hash, Some(note))
+                Self::assemble(name, Some(encoder), text, hash, Some(note))
             }
         }
     }
 
     fn assemble(
         name: &str,
-        encoder: Encoder,
+        encoder: Option<Encoder>,
         text: &str,
         hash: String,
         note: Option<String>,
@@ -113,7 +137,9 @@ impl Tokenizer {
         let special_tokens: Vec<String> =
             parsed.added_tokens.into_iter().filter(|t| t.special).map(|t| t.content).collect();
         let special_search = AhoCorasick::new(&special_tokens).map_err(|e| invalid(name, e))?;
-        Ok(Self { encoder, special_tokens, special_search, hash, note })
+        let encoder = encoder.map_or_else(OnceLock::new, OnceLock::from);
+        let (name, canonical) = (name.to_owned(), Mutex::new(None));
+        Ok(Self { name, encoder, canonical, special_tokens, special_search, hash, note })
     }
 
     /// Tokens of `text` by itself: special tokens spelled in it count one each, none is added.
@@ -124,12 +150,13 @@ impl Tokenizer {
         if text.is_empty() {
             return Ok(0);
         }
-        let counted = match &self.encoder {
+        let refused =
+            |e: String| Verdict::new(Reason::TemplateError, format!("the tokenizer refused the text: {e}"));
+        let counted = match self.encoder().map_err(|e| refused(e.to_string()))? {
             Encoder::Pipeline(encoder) => count_pipeline(encoder, text),
             Encoder::Classic(encoder) => encoder.encode_fast(text, false).map(|encoding| encoding.len()),
         };
-        counted
-            .map_err(|e| Verdict::new(Reason::TemplateError, format!("the tokenizer refused the text: {e}")))
+        counted.map_err(|e| refused(e.to_string()))
     }
 
     /// The spellings of the special tokens, in the order of their ids.
