@@ -96,6 +96,14 @@ choices! {
         None = "none",
     }
 
+    /// What happens when an image is gone or changed after its record was measured.
+    ImageChanged {
+        /// the run stops
+        Fail = "fail",
+        /// the record goes to the rejects, and its pack is written without it
+        Reject = "reject",
+    }
+
     /// How a packed sample is stored.
     SampleClass {
         /// the trainer's `PackedCaptioningSample`, with its sample loader
@@ -112,5 +120,13 @@ choices! {
         Blend = "blend",
         /// the older class `Metadataset` with weights
         V1 = "v1",
+    }
+
+    /// What the weight of a folder is, in the forms of `dataset.yaml` that have weights.
+    Weight {
+        /// its packed samples
+        Packs = "packs",
+        /// the input records that are packed in it
+        Input = "input",
     }
 }

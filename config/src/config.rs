@@ -14,15 +14,15 @@ use crate::choices::*;
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Input files or globs: JSONL, a JSON array or one object, plain or gz, zst, xz, bz2
+    /// Input files, URLs or globs: JSONL, a JSON array or one object, plain or gz, zst, xz, bz2
     #[arg(value_name = "INPUT", help_heading = "Input")]
     pub input: Vec<String>,
 
-    /// Folder that relative image paths start from [default: the folder of the input file]
+    /// Folder or URL that relative image paths start from [default: the folder of the input file]
     #[arg(long, value_name = "DIR", help_heading = "Input")]
     pub image_root: Option<PathBuf>,
 
-    /// Further folders below which images may lie; repeatable
+    /// Further folders or URLs below which images may lie; repeatable
     #[arg(long, value_name = "DIR", help_heading = "Input")]
     pub allow_root: Vec<PathBuf>,
 
@@ -134,6 +134,10 @@ pub struct Config {
     #[arg(long, value_name = "POLICY", default_value_t = DuplicateId::Keep, help_heading = "Bad data")]
     pub duplicate_id: DuplicateId,
 
+    /// What happens when an image is gone or changed when its shard is written
+    #[arg(long, value_name = "POLICY", default_value_t = ImageChanged::Fail, help_heading = "Bad data")]
+    pub image_changed: ImageChanged,
+
     /// Share of rejected records above which the run ends with status 65 (from 1,000 records on)
     #[arg(long, value_name = "RATE", default_value_t = 0.01, help_heading = "Bad data")]
     pub max_reject_rate: f64,
@@ -142,7 +146,7 @@ pub struct Config {
     #[arg(long, help_heading = "Bad data")]
     pub fail_fast: bool,
 
-    /// Output folder
+    /// Output: a folder, or a URL (s3://, gs://, az://)
     #[arg(long, short = 'o', value_name = "DIR", help_heading = "Output", visible_alias = "output-dir")]
     pub output: Option<PathBuf>,
 
@@ -187,6 +191,10 @@ pub struct Config {
     #[arg(long, value_name = "FORM", default_value_t = Metadataset::BlendEpochized, help_heading = "Output")]
     pub metadataset: Metadataset,
 
+    /// What the weight of a folder is, where dataset.yaml has weights
+    #[arg(long, value_name = "COUNT", default_value_t = Weight::Packs, help_heading = "Output")]
+    pub weight: Weight,
+
     /// Energon subflavors of the top-level dataset.yaml
     #[arg(skip = BTreeMap::from([("augmentation".to_owned(), serde_json::Value::Bool(false))]))]
     pub subflavors: BTreeMap<String, serde_json::Value>,
@@ -203,6 +211,10 @@ pub struct Config {
     #[arg(long, value_name = "SECONDS", default_value_t = 600, help_heading = "Running")]
     pub wait_timeout: u64,
 
+    /// Seconds that a run may take to stop in order after SIGTERM or SIGINT
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Running")]
+    pub grace: u64,
+
     /// CPU threads [default: all]
     #[arg(long, value_name = "N", help_heading = "Running")]
     pub threads: Option<usize>,
@@ -214,9 +226,36 @@ pub struct Config {
     /// Check the checksums of finished shards before a run continues, not only their sizes
     #[arg(long, help_heading = "Running")]
     pub verify_resume: bool,
+
+    /// Folder of this machine for what is written before it is sent to an object store [default: TMPDIR]
+    #[arg(long, value_name = "DIR", help_heading = "Running")]
+    pub scratch: Option<PathBuf>,
+
+    /// Requests to object stores in flight at most
+    #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Running")]
+    pub store_concurrency: usize,
+
+    /// How often a request to an object store is repeated, with growing pauses
+    #[arg(long, value_name = "N", default_value_t = 10, help_heading = "Running")]
+    pub store_retries: usize,
+
+    /// Seconds without a byte after which a request to an object store has failed
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, help_heading = "Running")]
+    pub io_timeout: u64,
 }
 
 impl Config {
     /// Keys that change how a run goes, but never a byte of what it writes.
-    pub const RUNTIME_KEYS: [&str; 5] = ["output", "wait_timeout", "threads", "read_budget", "verify_resume"];
+    pub const RUNTIME_KEYS: [&str; 10] = [
+        "output",
+        "wait_timeout",
+        "grace",
+        "threads",
+        "read_budget",
+        "verify_resume",
+        "scratch",
+        "store_concurrency",
+        "store_retries",
+        "io_timeout",
+    ];
 }

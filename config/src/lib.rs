@@ -21,8 +21,8 @@ mod load;
 
 pub use byte_size::ByteSize;
 pub use choices::{
-    Algorithm, DuplicateId, Metadataset, Overlong, PlaceholderMismatch, SampleClass, Scope, SpecialTokens,
-    SystemTurns, VerifyImages,
+    Algorithm, DuplicateId, ImageChanged, Metadataset, Overlong, PlaceholderMismatch, SampleClass, Scope,
+    SpecialTokens, SystemTurns, VerifyImages, Weight,
 };
 pub use config::Config;
 pub use load::{ConfigError, EXAMPLE};

@@ -56,6 +56,8 @@ reasons! {
     ImageMissing = "image-missing",
     /// The image cannot be read or decoded.
     ImageUnreadable = "image-unreadable",
+    /// The image is not the one that was measured (`image_changed: reject`).
+    ImageChanged = "image-changed",
     /// The image file holds no bytes.
     ImageEmpty = "image-empty",
     /// The image ends before its end marker.

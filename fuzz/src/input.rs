@@ -6,12 +6,13 @@ use std::io::Write;
 
 use libfuzzer_sys::fuzz_target;
 use packd_sources::{ReadRange, RecordReader, expand};
+use packd_storage::Stores;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.write_all(bytes).expect("written");
     let path = file.path().to_str().expect("a plain path").to_owned();
-    let input = expand(&[path]).expect("it is there").remove(0);
+    let input = expand(&[path], &Stores::new(Default::default()).expect("threads")).expect("it is there").remove(0);
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
         let Ok(mut reader) = RecordReader::open(&input, 0, ReadRange::default(), 4096).await else { return };

@@ -38,6 +38,10 @@ pub struct KubernetesOptions {
     pub image: String,
     /// Volumes that hold the inputs and take the output.
     pub mounts: Vec<Mount>,
+    /// A secret whose entries become environment variables: keys of an object store.
+    pub secret: Option<String>,
+    /// A service account that an object store knows.
+    pub service_account: Option<String>,
 }
 
 /// A persistent volume claim in a container.
@@ -133,6 +137,8 @@ pub fn deploy_kubernetes(
         "memory": options.memory,
         "image": kubernetes.image,
         "mounts": kubernetes.mounts,
+        "secret": kubernetes.secret,
+        "service_account": kubernetes.service_account,
         "output": output,
         "config": to_yaml(&Config { threads: Some(options.cpus as usize), ..config.clone() })?.trim_end(),
         "jobs": jobs,
@@ -150,7 +156,10 @@ fn output_of(config: &Config) -> Result<String, Error> {
     }
     match &config.output {
         Some(output) => Ok(output.display().to_string()),
-        None => Err(Error::NotSet { key: "output", help: "pass -o DIR, a folder that all workers share" }),
+        None => Err(Error::NotSet {
+            key: "output",
+            help: "pass -o DIR, a folder or a bucket (s3://…) that all workers share",
+        }),
     }
 }
 

@@ -7,6 +7,7 @@ use packd_contracts::{CounterError, Verdict};
 use packd_sinks::SinkError;
 use packd_sources::SourceError;
 use packd_stages::bin_pack::PackError;
+use packd_storage::StorageError;
 
 /// A run that could not be done. What a person can do about it is in [`Error::help`].
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +33,19 @@ pub enum Error {
     /// An output cannot be written.
     #[error(transparent)]
     Sink(#[from] SinkError),
+    /// An object store did not do what it was asked to.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The disk is full.
+    #[error("{source}; about {} more are needed there to finish, {} are free", size(*needed), size(*free))]
+    DiskFull {
+        /// What could not be written.
+        source: Box<Error>,
+        /// Bytes that the output still needs, as far as that is known.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
     /// The packer refused its limits.
     #[error(transparent)]
     Pack(#[from] PackError),
@@ -182,6 +196,29 @@ fn waiting(nodes: &[u32], phase: &str) -> String {
     format!("node {}{more} has not {phase} its part yet", named.join(", "))
 }
 
+/// Bytes as people say them.
+fn size(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+fn storage_help(error: &StorageError) -> Option<&'static str> {
+    match error {
+        StorageError::Connect { .. } => Some(
+            "set what the store needs, as its own tools have it: AWS_ACCESS_KEY_ID, AWS_REGION, AWS_ENDPOINT_URL …; \
+             GOOGLE_APPLICATION_CREDENTIALS; AZURE_STORAGE_ACCOUNT_NAME …",
+        ),
+        StorageError::Denied { .. } => Some(
+            "look at the credentials and their rights; some stores say this of a missing object too, where listing \
+             is not allowed",
+        ),
+        StorageError::Failed { .. } => {
+            Some("run the same command again when the store answers: what is finished is kept")
+        }
+        StorageError::Missing { .. } => Some("check the URL and AWS_ENDPOINT_URL; does the bucket exist?"),
+        _ => None,
+    }
+}
+
 fn is_no_file(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::IsADirectory)
 }
@@ -189,14 +226,27 @@ fn is_no_file(error: &std::io::Error) -> bool {
 impl Error {
     /// The exit status that tells an engine what to do (see [`exit`]).
     pub fn exit_code(&self) -> u8 {
+        if let Some(error) = self.storage() {
+            return match error {
+                StorageError::Url { .. } | StorageError::Connect { .. } => exit::CONFIG,
+                StorageError::Missing { .. } => exit::NO_INPUT,
+                StorageError::Failed { .. } => exit::TEMPORARY,
+                _ => exit::IO,
+            };
+        }
         match self {
             Self::Config(_) | Self::NotSet { .. } | Self::Counter(_) | Self::Pack(_) => exit::CONFIG,
             Self::Source(SourceError::Missing { .. }) | Self::DataSet { .. } => exit::NO_INPUT,
             Self::Source(SourceError::Repeated { .. } | SourceError::Pattern { .. }) => exit::CONFIG,
             Self::Source(SourceError::Io { source, .. }) if is_no_file(source) => exit::NO_INPUT,
             Self::Sink(SinkError::ReservedKey { .. }) => exit::CONFIG,
+            Self::DiskFull { .. } => exit::IO,
             Self::Sink(error) if error.is_cannot_create() => exit::CANNOT_CREATE,
-            Self::Source(_) | Self::Sink(_) | Self::State { .. } | Self::RecordChanged { .. } => exit::IO,
+            Self::Source(_)
+            | Self::Sink(_)
+            | Self::Storage(_)
+            | Self::State { .. }
+            | Self::RecordChanged { .. } => exit::IO,
             Self::OtherJob { .. } | Self::NotAnOutput { .. } => exit::CANNOT_CREATE,
             Self::Stopped { .. } | Self::NothingAccepted { .. } => exit::DATA,
             Self::NoSuchNode { .. } | Self::OtherFolder { .. } => exit::CONFIG,
@@ -207,8 +257,24 @@ impl Error {
         }
     }
 
+    /// What an object store said, wherever it was met.
+    fn storage(&self) -> Option<&StorageError> {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(error) = cause {
+            if let Some(found) = error.downcast_ref::<StorageError>() {
+                return Some(found);
+            }
+            let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+            if let Some(found) = inner.and_then(|inner| inner.downcast_ref::<StorageError>()) {
+                return Some(found);
+            }
+            cause = error.source();
+        }
+        None
+    }
+
     /// By their words: SQLite has its own error for it, and some causes are kept as text only.
-    fn is_full_disk(&self) -> bool {
+    pub(crate) fn is_full_disk(&self) -> bool {
         let mut cause: Option<&dyn std::error::Error> = Some(self);
         while let Some(error) = cause {
             let text = error.to_string();
@@ -226,9 +292,14 @@ impl Error {
             let text = "free space there, then run the same command again: what is finished is kept";
             return Some(text.to_owned());
         }
+        if let Some(error) = self.storage() {
+            return storage_help(error).map(str::to_owned);
+        }
         let text = match self {
             Self::NotSet { help, .. } | Self::DataSet { help, .. } => help,
-            Self::OtherJob { .. } => "write to a new folder with --output; packd never overwrites an output",
+            Self::OtherJob { .. } => {
+                "write to a new folder with --output, or move this one aside with --force"
+            }
             Self::NotAnOutput { .. } => "name a folder that does not exist or is empty",
             Self::Busy { .. } => "wait for it, or stop it, then run again",
             Self::State { .. } => {

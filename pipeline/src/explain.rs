@@ -6,7 +6,7 @@ use packd_sources::{ReadRange, RecordReader};
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::job::Tools;
+use crate::job::{Tools, stores};
 
 /// Which record of an input to explain.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,8 @@ pub async fn explain(config: &Config, choice: &RecordChoice) -> Result<Option<Ex
     if config.input.is_empty() {
         return Err(Error::NotSet { key: "input", help: "name the file that holds the record" });
     }
-    let tools = Tools::new(config)?;
+    let tools = Tools::new(config, stores(config)?)?;
+    tools.load()?;
     let max_record = usize::try_from(config.max_line_bytes.0).unwrap_or(usize::MAX);
     for (source, input) in tools.inputs.iter().enumerate() {
         let mut reader = RecordReader::open(input, source, ReadRange::default(), max_record).await?;

@@ -1,8 +1,8 @@
 //! A job: a checked configuration with everything opened, ready to run.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use packd_config::{Algorithm, Config};
 use packd_contracts::{Counter, CounterOptions};
@@ -10,11 +10,13 @@ use packd_sinks::{RESERVED_KEYS, SinkError};
 use packd_sources::{ImageStore, ImageStoreOptions, Input, Part, expand, slices};
 use packd_stages::bin_pack::Limits;
 use packd_stages::{TokenLength, Validator};
+use packd_storage::{StoreOptions, Stores, is_url};
 use rayon::ThreadPool;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::flow;
+use crate::output::Output;
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::state::job_file::JobFile;
@@ -37,7 +39,7 @@ const UNIT_BYTES: u64 = 64 << 20;
 #[derive(Clone)]
 pub struct Job {
     pub(crate) config: Config,
-    pub(crate) output: PathBuf,
+    pub(crate) output: Output,
     pub(crate) limits: Limits,
     pub(crate) tools: Tools,
     pub(crate) previous: Option<Arc<Previous>>,
@@ -55,18 +57,22 @@ pub struct Job {
 /// What reading, judging and counting records needs: shared by a run, `packd lengths` and `packd explain`.
 #[derive(Clone)]
 pub(crate) struct Tools {
+    pub(crate) stores: Arc<Stores>,
     pub(crate) inputs: Arc<[Input]>,
     pub(crate) images: Arc<ImageStore>,
     pub(crate) validator: Arc<Validator>,
     pub(crate) counter: Arc<Counter>,
     pub(crate) pool: Arc<ThreadPool>,
-    /// How long the tokenizer took to load, in seconds.
-    pub(crate) load_seconds: f64,
+    /// For what opens images: where they lie in an object store, as many threads as requests may be in flight.
+    pub(crate) image_pool: Arc<ThreadPool>,
+    /// How long the counter took to open, and to load what is loaded later, in seconds.
+    open_seconds: f64,
+    load_seconds: Arc<OnceLock<f64>>,
 }
 
 impl Tools {
-    pub(crate) fn new(config: &Config) -> Result<Self, Error> {
-        let inputs = expand(&config.input)?;
+    pub(crate) fn new(config: &Config, stores: Arc<Stores>) -> Result<Self, Error> {
+        let inputs = expand(&config.input, &stores)?;
         if inputs.len() > usize::from(u16::MAX) {
             let help = "join them: at most 65,535 input files are supported";
             return Err(Error::NotSet { key: "input", help });
@@ -77,20 +83,41 @@ impl Tools {
             allow_root: config.allow_root.clone(),
             follow_symlinks: config.follow_symlinks,
         };
-        let images = Arc::new(ImageStore::new(&options, &folders)?);
+        let images = Arc::new(ImageStore::new(&options, &folders, &stores)?);
         let started = Instant::now();
         let counter = Arc::new(Counter::new(&counter_options(config)?)?);
-        let load_seconds = started.elapsed().as_secs_f64();
+        let open_seconds = started.elapsed().as_secs_f64();
         let validator = Arc::new(Validator::new(config, Arc::clone(&counter), Arc::clone(&images)));
-        Ok(Self {
-            inputs: inputs.into(),
-            images,
-            validator,
-            counter,
-            pool: Arc::new(pool(config.threads)?),
-            load_seconds,
-        })
+        let pool = Arc::new(pool(config.threads)?);
+        let image_pool = match images.is_remote() {
+            true => Arc::new(self::pool(Some(pool.current_num_threads().max(config.store_concurrency)))?),
+            false => Arc::clone(&pool),
+        };
+        let (inputs, load_seconds) = (inputs.into(), Arc::default());
+        Ok(Self { stores, inputs, images, validator, counter, pool, image_pool, open_seconds, load_seconds })
     }
+
+    /// Loads what counting needs and planning does not.
+    pub(crate) fn load(&self) -> Result<(), Error> {
+        let started = Instant::now();
+        self.counter.load().map_err(packd_contracts::CounterError::from)?;
+        let _ = self.load_seconds.set(started.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    pub(crate) fn load_seconds(&self) -> f64 {
+        self.open_seconds + self.load_seconds.get().copied().unwrap_or_default()
+    }
+}
+
+/// The object stores of a run.
+pub(crate) fn stores(config: &Config) -> Result<Arc<Stores>, Error> {
+    let options = StoreOptions {
+        concurrency: config.store_concurrency,
+        retries: config.store_retries,
+        timeout: Duration::from_secs(config.io_timeout),
+    };
+    Stores::new(options).map_err(|error| Error::Internal { stage: "store", message: error.to_string() })
 }
 
 /// The options of the counter that a configuration names.
@@ -128,6 +155,16 @@ impl Job {
     /// # Errors
     /// Whatever would make the run fail later and can be known now.
     pub fn new(config: Config) -> Result<Self, Error> {
+        let stores = stores(&config)?;
+        Self::with_stores(config, stores)
+    }
+
+    /// The same, with stores that the caller opened: [`Stores::insert`] lets URLs mean any
+    /// [`ObjectStore`](object_store::ObjectStore).
+    ///
+    /// # Errors
+    /// See [`new`](Self::new).
+    pub fn with_stores(config: Config, stores: Arc<Stores>) -> Result<Self, Error> {
         let started = Instant::now();
         if config.input.is_empty() {
             return Err(Error::NotSet { key: "input", help: "name the JSONL files to pack" });
@@ -146,7 +183,8 @@ impl Job {
         if let Some(key) = config.passthrough.iter().find(|key| RESERVED_KEYS.contains(&key.as_str())) {
             return Err(SinkError::ReservedKey { key: key.clone() }.into());
         }
-        let tools = Tools::new(&config)?;
+        let output = Output::open(&output, &stores, config.scratch.as_deref())?;
+        let tools = Tools::new(&config, stores)?;
         let counter = serde_json::to_value(tools.counter.describe())
             .map_err(|error| Error::Internal { stage: "job", message: error.to_string() })?;
         let slices = match config.nodes {
@@ -177,25 +215,33 @@ impl Job {
     /// # Errors
     /// The folder holds no job; and see [`new`](Self::new).
     pub fn open(output: &Path, running: &Config) -> Result<Self, Error> {
-        let path = output.join(JobFile::NAME);
-        if !path.exists() {
+        let stores = stores(running)?;
+        let opened = Output::open(output, &stores, running.scratch.as_deref())?;
+        let Some(JobFile { config, planned_in, inputs, .. }) = JobFile::find(&opened)? else {
             return Err(Error::NotPlanned { path: output.to_owned() });
-        }
-        let JobFile { config, planned_in, inputs, .. } = JobFile::read(output)?;
+        };
+        let path = opened.shown(JobFile::NAME);
         let here = std::env::current_dir().unwrap_or_default();
-        if here != planned_in && inputs.iter().any(|input| input.path().is_relative()) {
+        let relative = |input: &Input| input.path().is_relative() && !is_url(&input.name);
+        if here != planned_in && inputs.iter().any(relative) {
             return Err(Error::OtherFolder { planned_in, here });
         }
         let config: Config = serde_json::from_value(config.into())
             .map_err(|error| Error::State { path, message: error.to_string() })?;
-        Self::new(Config {
+        let config = Config {
             output: Some(output.to_owned()),
             wait_timeout: running.wait_timeout,
+            grace: running.grace,
             threads: running.threads,
             read_budget: running.read_budget,
             verify_resume: running.verify_resume,
+            scratch: running.scratch.clone(),
+            store_concurrency: running.store_concurrency,
+            store_retries: running.store_retries,
+            io_timeout: running.io_timeout,
             ..config
-        })
+        };
+        Self::with_stores(config, stores)
     }
 
     /// The part of the job that one node does: [`work`](Self::work) then works on that.
@@ -289,9 +335,9 @@ impl Job {
         flow::finish(Arc::new(self)).await
     }
 
-    /// The output folder.
+    /// The output as it was configured: a folder or a URL.
     pub fn output(&self) -> &Path {
-        &self.output
+        self.output.name()
     }
 
     /// The line of a record in its input. A node counts from the start of the part that it measures; what

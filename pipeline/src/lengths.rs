@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::flow::{bridge, join_all, measure, read};
-use crate::job::Tools;
+use crate::job::{Tools, stores};
 use crate::progress::Progress;
 use crate::report::Stats;
 use crate::state::ledger::Position;
@@ -66,7 +66,8 @@ pub async fn lengths(
     if config.input.is_empty() {
         return Err(Error::NotSet { key: "input", help: "name the JSONL files to measure" });
     }
-    let tools = Tools::new(&config)?;
+    let tools = Tools::new(&config, stores(&config)?)?;
+    tools.load()?;
     Progress::add(&progress.input_bytes, tools.inputs.iter().map(|input| input.size).sum());
     let (items, records) = measure_all(&config, &tools, &progress).await?;
     let limits = Limits {

@@ -24,6 +24,7 @@ mod index;
 mod inspect;
 mod job;
 mod lengths;
+mod output;
 mod packed_set;
 mod progress;
 mod report;
@@ -50,4 +51,5 @@ pub use status::{NodeStatus, Status, status};
 pub use verify::{Fault, FaultKind, VerifyOptions, VerifyReport, verify};
 pub use {
     packd_contracts as contracts, packd_sinks as sinks, packd_sources as sources, packd_stages as stages,
+    packd_storage as storage,
 };

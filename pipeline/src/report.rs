@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 
 use packd_contracts::Reason;
 use packd_stages::bin_pack::Quality;
+use packd_storage::Traffic;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::Error;
+use crate::output::Output;
 pub use crate::state::stats::Stats;
 
 /// The report of a finished run; also `run/report.json`.
@@ -23,6 +25,9 @@ pub struct Report {
     pub counter: Value,
     /// Seconds of each phase of this process; a resumed run counts only what was left to do.
     pub seconds: Seconds,
+    /// What was exchanged with object stores, by the processes that finished each node and the whole.
+    #[serde(default)]
+    pub storage: Traffic,
     /// The first rejects of each reason.
     pub reject_examples: Vec<RejectExample>,
     /// Things worth knowing, one sentence each.
@@ -117,11 +122,16 @@ impl Report {
     /// # Errors
     /// The folder holds no finished run.
     pub fn read(output: &Path) -> Result<Self, Error> {
-        let path = output.join(Self::NAME);
-        let state = |message: String| Error::State { path: path.clone(), message };
-        let text = std::fs::read(&path).map_err(|error| state(error.to_string()))?;
+        Self::of(&Output::open_existing(output)?)
+    }
+
+    pub(crate) fn of(output: &Output) -> Result<Self, Error> {
+        let state = |message: String| Error::State { path: output.shown(Self::NAME), message };
+        let text = output
+            .read(Self::NAME)?
+            .ok_or_else(|| state("no such file: no run was finished there".into()))?;
         let report: Self = serde_json::from_slice(&text).map_err(|error| state(error.to_string()))?;
-        Ok(Self { folder: Some(output.to_owned()), ..report })
+        Ok(Self { folder: Some(output.name().to_owned()), ..report })
     }
 }
 

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::finalize::read_done;
+use crate::output::Output;
 use crate::report::Stats;
 use crate::state::commits::{Commit, MeasuredNode, WrittenNode};
 use crate::state::job_file::JobFile;
@@ -40,7 +41,7 @@ pub struct NodeStatus {
     pub shards: u64,
     /// Their bytes.
     pub shard_bytes: u64,
-    /// Whether a process works on it now.
+    /// Whether a process works on it now; not known of an output in an object store.
     pub running: bool,
 }
 
@@ -49,6 +50,7 @@ pub struct NodeStatus {
 /// # Errors
 /// The folder holds no run.
 pub fn status(output: &Path) -> Result<Status, Error> {
+    let output = &Output::open_existing(output)?;
     let job = JobFile::read(output)?;
     let nodes: Vec<NodeStatus> = Node::all(job.slices.len() as u32)
         .zip(&job.slices)
@@ -62,16 +64,15 @@ pub fn status(output: &Path) -> Result<Status, Error> {
     Ok(Status { state, nodes })
 }
 
-fn of_node(output: &Path, node: Node, parts: u64) -> Result<NodeStatus, Error> {
-    let ledger = output.join(node.ledger());
-    let finished = if ledger.exists() { Ledger::peek(&ledger)? } else { Default::default() };
+fn of_node(output: &Output, node: Node, parts: u64) -> Result<NodeStatus, Error> {
+    let finished = Ledger::peek(output, node)?;
     let mut records = Stats::default();
     finished.units.iter().for_each(|unit| records.add(&unit.stats));
-    let state = if WrittenNode::path(output, node).exists() {
+    let state = if output.exists(&WrittenNode::name(node))? {
         "written"
     } else if !finished.shards.is_empty() {
         "writing"
-    } else if MeasuredNode::path(output, node).exists() {
+    } else if output.exists(&MeasuredNode::name(node))? {
         "measured"
     } else {
         "measuring"
@@ -94,7 +95,7 @@ fn of_node(output: &Path, node: Node, parts: u64) -> Result<NodeStatus, Error> {
     })
 }
 
-fn is_locked(output: &Path, node: Node) -> bool {
-    std::fs::File::open(output.join(node.lock()))
+fn is_locked(output: &Output, node: Node) -> bool {
+    std::fs::File::open(output.path(&node.lock()))
         .is_ok_and(|file| matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock)))
 }

@@ -183,3 +183,27 @@ fn an_image_that_was_replaced_since_it_was_measured_stops_the_run() {
     assert!(error.contains("an image of the record was written to since it was measured"), "{error}");
     assert!(!shard.exists());
 }
+
+#[test]
+fn force_moves_the_earlier_output_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write_dataset(folder, 60);
+    write_tiny_model(folder);
+    run_to_the_end(folder, "out", &[]);
+    let refused = run(folder, "out", &["--seed", "7"]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(73) && said.contains("--force"), "{said}");
+    run_to_the_end(folder, "earlier", &[]);
+    for moved in ["out.1", "out.2"] {
+        run_to_the_end(folder, "out", &["--seed", "7", "--force"]);
+        assert!(folder.join(moved).join("dataset.yaml").exists(), "{moved}");
+    }
+    assert_same_tree(&folder.join("earlier"), &folder.join("out.1"), "moved aside");
+    // What packd did not write stays where it is.
+    std::fs::create_dir(folder.join("mine")).unwrap();
+    std::fs::write(folder.join("mine/thesis.txt"), "x").unwrap();
+    let refused = run(folder, "mine", &["--force"]);
+    assert_eq!(refused.status.code(), Some(73));
+    assert!(folder.join("mine/thesis.txt").exists());
+}

@@ -43,7 +43,9 @@ pub use names::{is_valid_prefix, pack_key, pack_key_of_node, shard_name};
 pub use packed_json::{PackedSample, RESERVED_KEYS, SampleClass, SubSample};
 pub use rejects::{Reject, RejectsWriter};
 pub use scan::scan_shard;
-pub use shard_index::{CommittedPack, CommittedSubSample, IndexedSample, Part, ShardCommit, ShardIndex};
+pub use shard_index::{
+    CommittedPack, CommittedSubSample, IndexedSample, LostSample, Part, ShardCommit, ShardIndex,
+};
 pub use shard_writer::{ShardOptions, ShardWriter};
 pub use sqlite_index::SqliteOptions;
 pub use tables::{BinRow, BinsWriter, LengthRow, LengthsWriter};

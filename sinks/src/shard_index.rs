@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use packd_contracts::Verdict;
 use serde::{Deserialize, Serialize};
 
 use crate::{SinkError, write_file};
@@ -15,6 +16,15 @@ pub struct Part {
     pub offset: u64,
     /// Bytes of content.
     pub size: u64,
+}
+
+/// A sample that was to be packed, and whose images are not what was measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostSample {
+    /// What was known of it.
+    pub sub_sample: CommittedSubSample,
+    /// What is wrong with its images.
+    pub verdict: Verdict,
 }
 
 /// One packed sample in a shard.
@@ -106,6 +116,9 @@ pub struct ShardCommit {
     pub index: ShardIndex,
     /// `packs[i]` is what `index.samples[i]` holds.
     pub packs: Vec<CommittedPack>,
+    /// Samples that were left out of it, see [`ShardWriter::leave_out`](crate::ShardWriter::leave_out).
+    #[serde(default)]
+    pub lost: Vec<LostSample>,
 }
 
 #[cfg(test)]

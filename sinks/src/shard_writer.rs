@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use packd_sources::{ImageError, ImageStamp, ImageStore, OpenImage};
+use packd_contracts::{Reason, Verdict};
+use packd_sources::{ImageError, ImageStamp, ImageStore, LoadedImages, OpenImage};
 
 use crate::checksums::hex128;
 use crate::hashed_tar::{FileEnd, HashedTar};
@@ -10,8 +11,8 @@ use crate::names::is_valid_key;
 use crate::packed_json::{PackedJson, image_part, media_type};
 use crate::ustar::{BLOCK, MAX_NAME, MAX_SIZE, RECORD, header};
 use crate::{
-    AtomicFile, CommittedPack, CommittedSubSample, IndexedSample, PackedSample, Part, RESERVED_KEYS,
-    SampleClass, ShardCommit, ShardIndex, SinkError, SubSample,
+    AtomicFile, CommittedPack, CommittedSubSample, IndexedSample, LostSample, PackedSample, Part,
+    RESERVED_KEYS, SampleClass, ShardCommit, ShardIndex, SinkError, SubSample,
 };
 
 /// How packed samples are written.
@@ -31,6 +32,7 @@ pub struct ShardWriter {
     options: ShardOptions,
     samples: Vec<IndexedSample>,
     packs: Vec<CommittedPack>,
+    lost: Vec<LostSample>,
 }
 
 impl ShardWriter {
@@ -43,7 +45,7 @@ impl ShardWriter {
             return Err(SinkError::ReservedKey { key: key.clone() });
         }
         let tar = HashedTar::new(AtomicFile::create(folder.join(name))?);
-        Ok(Self { tar, name: name.into(), options, samples: Vec::new(), packs: Vec::new() })
+        Ok(Self { tar, name: name.into(), options, samples: Vec::new(), packs: Vec::new(), lost: Vec::new() })
     }
 
     /// Bytes so far.
@@ -56,17 +58,23 @@ impl ShardWriter {
         self.samples.len()
     }
 
-    /// Appends one packed sample: its images in order, then its json.
+    /// Appends one packed sample: its images in order, then its json. Images that were loaded before
+    /// ([`ImageStore::load`]) are taken from there.
     ///
     /// # Errors
     /// [`SinkError::Image`] and [`SinkError::ImagesChanged`] name the sub-sample whose image cannot be
     /// copied; the shard is then as it was before the call and may be continued without that sample.
     /// [`SinkError::PackedSample`] for a wrong key, [`SinkError::Write`] for a disk that is full.
-    pub fn append(&mut self, packed: &PackedSample, images: &ImageStore) -> Result<(), SinkError> {
+    pub fn append(
+        &mut self,
+        packed: &PackedSample,
+        images: &ImageStore,
+        loaded: &LoadedImages,
+    ) -> Result<(), SinkError> {
         check(packed)?;
         self.tar.begin_sample();
         let offset = self.tar.position();
-        match self.append_members(packed, images) {
+        match self.append_members(packed, images, loaded) {
             Ok(parts) => {
                 let size = self.tar.position() - offset;
                 let checksum = self.tar.end_sample();
@@ -79,6 +87,28 @@ impl ShardWriter {
                 Err(error)
             }
         }
+    }
+
+    /// Takes the sub-sample whose images are not what was measured out of a packed sample that
+    /// [`append`](Self::append) refused, and remembers it; the rest may be appended.
+    ///
+    /// # Errors
+    /// Any other error is given back.
+    pub fn leave_out(&mut self, packed: &mut PackedSample, error: SinkError) -> Result<(), SinkError> {
+        let (ordinal, verdict) = match error {
+            SinkError::Image { ordinal, error: ImageError::Verdict(verdict), .. } => (ordinal, verdict),
+            SinkError::ImagesChanged { ordinal, .. } => {
+                let detail = "an image was written to since it was measured";
+                (ordinal, Verdict::new(Reason::ImageChanged, detail))
+            }
+            error => return Err(error),
+        };
+        let Some(place) = packed.sub_samples.iter().position(|sub| sub.ordinal == ordinal) else {
+            return Err(refused(packed, format!("it holds no sample {ordinal}")));
+        };
+        let sub = packed.sub_samples.remove(place);
+        self.lost.push(LostSample { sub_sample: committed_sub_sample(&sub), verdict });
+        Ok(())
     }
 
     /// Ends the tar, syncs it and renames it and its `.tar.idx` to their names.
@@ -105,17 +135,24 @@ impl ShardWriter {
         // First the small file: a tar that is there is complete in every way.
         index.write_tar_idx(path.parent().unwrap_or(Path::new(".")))?;
         file.commit()?;
-        Ok(ShardCommit { index, packs: self.packs })
+        Ok(ShardCommit { index, packs: self.packs, lost: self.lost })
     }
 
-    fn append_members(&mut self, packed: &PackedSample, images: &ImageStore) -> Result<Vec<Part>, SinkError> {
+    fn append_members(
+        &mut self,
+        packed: &PackedSample,
+        images: &ImageStore,
+        loaded: &LoadedImages,
+    ) -> Result<Vec<Part>, SinkError> {
         let mut parts = Vec::new();
         let mut media_types = Vec::with_capacity(packed.sub_samples.len());
         for (s, sub) in packed.sub_samples.iter().enumerate() {
             let mut types = Vec::with_capacity(sub.sample.images.len());
             let mut stamp = ImageStamp::default();
             for (j, image) in sub.sample.images.iter().enumerate() {
-                let open = images.open(image, sub.source_index).map_err(|error| lost(sub, j, error))?;
+                let open = images
+                    .open_loaded(image, sub.source_index, loaded)
+                    .map_err(|error| lost(sub, j, error))?;
                 stamp.add(&open);
                 let (part, media_type) = self.append_image(packed, image_part(s, j), sub, j, open)?;
                 parts.push(part);
@@ -156,6 +193,13 @@ impl ShardWriter {
                 self.tar.put(bytes)?;
                 media_type(bytes)
             }
+            OpenImage::Object(object) => match object.bytes() {
+                Ok(bytes) => {
+                    self.tar.put(&bytes)?;
+                    media_type(&bytes)
+                }
+                Err(error) => return Err(lost(sub, j, image.fault(error))),
+            },
             OpenImage::File { file, .. } => match self.tar.put_file(file, size)? {
                 Ok(head) => media_type(&head),
                 Err(FileEnd::Short) => return Err(changed(sub)),
@@ -200,7 +244,12 @@ fn check(packed: &PackedSample) -> Result<(), SinkError> {
 }
 
 fn committed(packed: &PackedSample) -> CommittedPack {
-    let sub_samples = packed.sub_samples.iter().map(|sub| CommittedSubSample {
+    let sub_samples = packed.sub_samples.iter().map(committed_sub_sample);
+    CommittedPack { pack: packed.pack, sub_samples: sub_samples.collect() }
+}
+
+fn committed_sub_sample(sub: &SubSample) -> CommittedSubSample {
+    CommittedSubSample {
         ordinal: sub.ordinal,
         id: sub.sample.id.clone(),
         source: sub.source_index,
@@ -209,8 +258,7 @@ fn committed(packed: &PackedSample) -> CommittedPack {
         length: sub.length,
         images: sub.sample.images.len() as u32,
         patches: sub.patches,
-    });
-    CommittedPack { pack: packed.pack, sub_samples: sub_samples.collect() }
+    }
 }
 
 fn refused(packed: &PackedSample, detail: String) -> SinkError {

@@ -12,6 +12,7 @@ use packd_contracts::ImageRef;
 use packd_sinks::{
     PackedSample, SampleClass, ShardOptions, ShardWriter, SinkError, hash_file, member_bytes, scan_shard,
 };
+use packd_sources::LoadedImages;
 
 fn visible(folder: &Path) -> Vec<String> {
     let names = fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
@@ -87,7 +88,7 @@ fn the_same_packs_give_the_same_bytes() {
 fn nothing_is_visible_before_the_end_or_after_an_interruption() {
     let folder = tempfile::tempdir().unwrap();
     let mut shard = ShardWriter::create(folder.path(), "p-000000.tar", options()).unwrap();
-    shard.append(&packed(folder.path(), 20), &store(folder.path())).unwrap();
+    shard.append(&packed(folder.path(), 20), &store(folder.path()), &LoadedImages::default()).unwrap();
     assert!(visible(folder.path()).iter().all(|name| packd_sinks::is_temporary(name)));
     drop(shard);
     assert!(visible(folder.path()).is_empty());
@@ -108,7 +109,7 @@ fn a_sample_that_fails_leaves_no_trace_in_the_shard() {
 
         let mut missing = packed(faulty.path(), 30);
         missing.sub_samples[2].sample.images.push(ImageRef::Path("no.jpg".into()));
-        let error = shard.append(&missing, &images).unwrap_err();
+        let error = shard.append(&missing, &images, &LoadedImages::default()).unwrap_err();
         assert!(
             error.is_input() && error.to_string().starts_with("d.jsonl:93: image 2: image-missing"),
             "{error}"
@@ -116,9 +117,9 @@ fn a_sample_that_fails_leaves_no_trace_in_the_shard() {
 
         let mut changed = packed(faulty.path(), 30);
         changed.sub_samples[1].image_stamp = Some(7);
-        let error = shard.append(&changed, &images).unwrap_err();
+        let error = shard.append(&changed, &images, &LoadedImages::default()).unwrap_err();
         assert!(matches!(error, SinkError::ImagesChanged { ordinal: 91, .. }), "{error}");
-        shard.append(&good, &images).unwrap();
+        shard.append(&good, &images, &LoadedImages::default()).unwrap();
     }
     assert_eq!(shard.finish().unwrap(), want);
     let name = "p-000000.tar";
@@ -133,7 +134,7 @@ fn rules_of_the_format_are_errors_that_name_the_key() {
     let mut refuse = |change: fn(&mut PackedSample), why: &str| {
         let mut sample = packed(folder.path(), 0);
         change(&mut sample);
-        let error = shard.append(&sample, &images).unwrap_err().to_string();
+        let error = shard.append(&sample, &images, &LoadedImages::default()).unwrap_err().to_string();
         assert!(error.contains(&sample.key) && error.contains(why), "{error}");
     };
     refuse(|p| p.key = "a.b".into(), "A-Z");
@@ -157,7 +158,7 @@ fn a_text_only_pack_has_one_member() {
     let folder = tempfile::tempdir().unwrap();
     let mut shard = ShardWriter::create(folder.path(), "p-000000.tar", options()).unwrap();
     let pack = PackedSample { key: "k".into(), pack: 0, sub_samples: vec![sub_sample(0, 3, vec![])] };
-    shard.append(&pack, &store(folder.path())).unwrap();
+    shard.append(&pack, &store(folder.path()), &LoadedImages::default()).unwrap();
     let commit = shard.finish().unwrap();
     assert_eq!(commit.index.parts(), 1);
     assert_eq!(commit.index.size, 10_240);

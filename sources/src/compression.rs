@@ -1,11 +1,10 @@
 //! Compression, told from a file's first bytes.
 
-use std::path::Path;
-
 use async_compression::tokio::bufread::{BzDecoder, GzipDecoder, XzDecoder, ZstdDecoder};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeekExt, BufReader};
 
 use crate::error::SourceError;
+use crate::input::Input;
 
 /// How a file is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,16 +36,18 @@ impl Compression {
         MAGIC.iter().find(|(magic, _)| head.starts_with(magic)).map_or(Self::None, |(_, kind)| *kind)
     }
 
-    /// Opens the plain bytes of a file from `offset` on (counted in plain bytes).
-    pub(crate) async fn open(self, path: &Path, offset: u64) -> Result<PlainBytes, SourceError> {
-        let fail = |error| SourceError::io(path, error);
-        let mut file = tokio::fs::File::open(path).await.map_err(fail)?;
-        file.set_max_buf_size(1 << 20);
+    /// Opens the plain bytes of an input from `offset` on (counted in plain bytes), a plain one up to `end`.
+    pub(crate) async fn open(
+        self,
+        input: &Input,
+        offset: u64,
+        end: Option<u64>,
+    ) -> Result<PlainBytes, SourceError> {
+        let fail = |error| SourceError::io(input.path(), error);
         if self == Self::None {
-            file.seek(std::io::SeekFrom::Start(offset)).await.map_err(fail)?;
-            return Ok(Box::new(file));
+            return stored(input, offset, end).await;
         }
-        let file = BufReader::with_capacity(1 << 20, file);
+        let file = BufReader::with_capacity(1 << 20, stored(input, 0, None).await?);
         let mut plain: PlainBytes = match self {
             Self::None => unreachable!("returned above"),
             Self::Gzip => {
@@ -74,4 +75,19 @@ impl Compression {
         tokio::io::copy(&mut to_skip, &mut tokio::io::sink()).await.map_err(fail)?;
         Ok(plain)
     }
+}
+
+/// The bytes of an input as they lie there, from `offset` on, up to `end`.
+async fn stored(input: &Input, offset: u64, end: Option<u64>) -> Result<PlainBytes, SourceError> {
+    if let Some(object) = &input.object {
+        return Ok(object.stream(offset..end.unwrap_or(input.size)));
+    }
+    let fail = |error| SourceError::io(input.path(), error);
+    let mut file = tokio::fs::File::open(input.path()).await.map_err(fail)?;
+    file.set_max_buf_size(1 << 20);
+    file.seek(std::io::SeekFrom::Start(offset)).await.map_err(fail)?;
+    Ok(match end {
+        Some(end) => Box::new(file.take(end.saturating_sub(offset))),
+        None => Box::new(file),
+    })
 }

@@ -33,6 +33,9 @@ pub enum SourceError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// An object store could not be read.
+    #[error("cannot read {0}")]
+    Storage(#[from] packd_storage::StorageError),
     /// Bytes that were there when records were measured are not there any more.
     #[error("{path} changed while it was read: {message}")]
     Changed {

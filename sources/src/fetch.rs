@@ -4,12 +4,13 @@
 //! would drown a network file system: requests are sorted by place, and near ones become one read.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::ops::Range;
 
 use bytes::Bytes;
 
 use crate::error::SourceError;
 use crate::input::Input;
+use crate::input_file::InputFile;
 use crate::spool::SpoolReader;
 
 /// One record to be read again.
@@ -70,8 +71,9 @@ impl RecordFetcher {
         order: &[usize],
         found: &mut [Bytes],
     ) -> Result<(), SourceError> {
-        let input = &self.inputs[source];
-        let file = self.open_unchanged(input)?;
+        let file = InputFile::open_unchanged(&self.inputs[source])?;
+        let mut runs: Vec<&[usize]> = Vec::new();
+        let mut ranges: Vec<Range<u64>> = Vec::new();
         let mut rest = order;
         while let [first, ..] = rest {
             let start = requests[*first].offset;
@@ -79,30 +81,17 @@ impl RecordFetcher {
             let (run, after) = rest.split_at(taken);
             rest = after;
             let end = run.iter().map(|index| requests[*index].offset + u64::from(requests[*index].len)).max();
-            let mut bytes = vec![0; (end.unwrap_or(start) - start) as usize];
-            file.read_exact_at(&mut bytes, start).map_err(|error| SourceError::io(input.path(), error))?;
-            let bytes = Bytes::from(bytes);
+            runs.push(run);
+            ranges.push(start..end.unwrap_or(start));
+        }
+        let starts: Vec<u64> = ranges.iter().map(|range| range.start).collect();
+        for ((run, start), bytes) in runs.into_iter().zip(starts).zip(file.read_ranges(ranges)?) {
             for index in run {
                 let from = (requests[*index].offset - start) as usize;
                 found[*index] = bytes.slice(from..from + requests[*index].len as usize);
             }
         }
         Ok(())
-    }
-
-    fn open_unchanged(&self, input: &Input) -> Result<File, SourceError> {
-        let file = File::open(input.path()).map_err(|error| SourceError::io(input.path(), error))?;
-        let metadata = file.metadata().map_err(|error| SourceError::io(input.path(), error))?;
-        if metadata.len() != input.size {
-            let message =
-                format!("it had {} bytes when its records were measured, now {}", input.size, metadata.len());
-            return Err(SourceError::Changed { path: input.path().to_owned(), message });
-        }
-        if crate::input::modified(&metadata) != input.modified {
-            let message = "it was written to since its records were measured".to_owned();
-            return Err(SourceError::Changed { path: input.path().to_owned(), message });
-        }
-        Ok(file)
     }
 
     fn fetch_from_spools(

@@ -12,10 +12,13 @@ pub struct ImageStamp(Xxh3);
 impl ImageStamp {
     /// Adds the next image.
     pub fn add(&mut self, image: &OpenImage) {
-        if let OpenImage::File { size, modified, .. } = image {
-            self.0.update(&size.to_le_bytes());
-            self.0.update(&modified.to_le_bytes());
-        }
+        let (size, modified) = match image {
+            OpenImage::File { size, modified, .. } => (*size, *modified),
+            OpenImage::Object(image) => (image.version.size, image.version.modified),
+            OpenImage::Inline(_) => return,
+        };
+        self.0.update(&size.to_le_bytes());
+        self.0.update(&modified.to_le_bytes());
     }
 
     /// The images are unchanged while this is the same.

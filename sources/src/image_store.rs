@@ -1,24 +1,28 @@
-//! Opens the images that records name, and only below the allowed roots.
+//! Opens the images that records name, and only below the allowed roots: folders, or prefixes of object stores.
 //!
 //! On Linux the kernel itself keeps a lookup beneath a root (`openat2` with `RESOLVE_BENEATH`), so that
 //! a link that changes between a check and the opening cannot lead out. Where the kernel refuses (an
 //! absolute link that stays inside, an old system), the resolved path is compared with the roots.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use packd_contracts::{ImageRef, Reason, Verdict};
+use packd_storage::{Object, Stores, is_url, local_path};
 
 use crate::error::SourceError;
+use crate::loaded_images::LoadedImages;
 use crate::open_image::{ImageError, OpenImage};
 
 /// Which files an [`ImageStore`] may open.
 #[derive(Debug, Clone, Default)]
 pub struct ImageStoreOptions {
-    /// Relative paths start here; without it, in the folder of the input file.
+    /// Relative paths start here, a folder or a URL; without it, in the folder of the input file.
     pub image_root: Option<PathBuf>,
-    /// Folders below which absolute paths are allowed, besides `image_root` and the input's folder.
+    /// Folders and URLs below which absolute paths are allowed, besides `image_root` and the input's folder.
     pub allow_root: Vec<PathBuf>,
     /// Follow symbolic links that lead out of the roots.
     pub follow_symlinks: bool,
@@ -28,9 +32,23 @@ pub struct ImageStoreOptions {
 #[derive(Debug)]
 pub struct ImageStore {
     roots: Vec<Root>,
+    prefixes: Vec<Object>,
     /// For each input, the root that relative paths start from.
-    start_of_source: Vec<usize>,
+    start_of_source: Vec<Start>,
     follow_symlinks: bool,
+}
+
+/// A place in the list of roots, or in that of prefixes.
+#[derive(Debug, Clone, Copy)]
+enum Start {
+    Root(usize),
+    Prefix(usize),
+}
+
+/// Where an image lies.
+enum Place<'a> {
+    Below(&'a Root, PathBuf),
+    Object(Object),
 }
 
 #[derive(Debug)]
@@ -47,14 +65,27 @@ impl ImageStore {
     ///
     /// # Errors
     /// A root that cannot be opened.
-    pub fn new(options: &ImageStoreOptions, source_folders: &[PathBuf]) -> Result<Self, SourceError> {
-        let mut roots: Vec<Root> = Vec::new();
-        let mut add = |path: &Path| -> Result<usize, SourceError> {
-            if let Some(known) = roots.iter().position(|root| root.path == path) {
-                return Ok(known);
+    pub fn new(
+        options: &ImageStoreOptions,
+        source_folders: &[PathBuf],
+        stores: &Arc<Stores>,
+    ) -> Result<Self, SourceError> {
+        let (mut roots, mut prefixes): (Vec<Root>, Vec<Object>) = (Vec::new(), Vec::new());
+        let mut add = |path: &Path| -> Result<Start, SourceError> {
+            let name = path.to_string_lossy();
+            let Some(local) = local_path(&name) else {
+                let prefix = stores.object(&name)?;
+                let known = prefixes.iter().position(|known| known.url() == prefix.url());
+                return Ok(Start::Prefix(known.unwrap_or_else(|| {
+                    prefixes.push(prefix);
+                    prefixes.len() - 1
+                })));
+            };
+            if let Some(known) = roots.iter().position(|root| root.path == local) {
+                return Ok(Start::Root(known));
             }
-            roots.push(Root::open(path)?);
-            Ok(roots.len() - 1)
+            roots.push(Root::open(&local)?);
+            Ok(Start::Root(roots.len() - 1))
         };
         let start_of_source = source_folders
             .iter()
@@ -63,7 +94,47 @@ impl ImageStore {
         for path in options.allow_root.iter().chain(source_folders) {
             add(path)?;
         }
-        Ok(Self { roots, start_of_source, follow_symlinks: options.follow_symlinks })
+        Ok(Self { roots, prefixes, start_of_source, follow_symlinks: options.follow_symlinks })
+    }
+
+    /// Whether images may lie in object stores, so that opening one takes as long as a request.
+    pub fn is_remote(&self) -> bool {
+        !self.prefixes.is_empty()
+    }
+
+    /// Reads the images that lie in object stores, many at once; for those of folders nothing is done.
+    pub fn load<'a>(&self, wanted: impl IntoIterator<Item = (&'a ImageRef, usize)>) -> LoadedImages {
+        let mut objects: BTreeMap<(usize, String), Object> = BTreeMap::new();
+        if self.is_remote() {
+            for (image, source) in wanted {
+                if let ImageRef::Path(name) = image
+                    && let Ok(Place::Object(object)) = self.locate(name, source)
+                {
+                    objects.insert((source, name.clone()), object);
+                }
+            }
+        }
+        LoadedImages::load(objects.into_iter().collect())
+    }
+
+    /// Opens one image of a record of input `source`, as [`open`](Self::open) does, or takes it from those that
+    /// were loaded.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    pub fn open_loaded(
+        &self,
+        image: &ImageRef,
+        source: usize,
+        loaded: &LoadedImages,
+    ) -> Result<OpenImage, ImageError> {
+        match image {
+            ImageRef::Path(name) => match loaded.get(source, name) {
+                Some(image) => Ok(image),
+                None => self.open_path(name, source),
+            },
+            ImageRef::Inline(_) => self.open(image, source),
+        }
     }
 
     /// Opens one image of a record of input `source`.
@@ -79,7 +150,10 @@ impl ImageStore {
     }
 
     fn open_path(&self, name: &str, source: usize) -> Result<OpenImage, ImageError> {
-        let (root, relative) = self.locate(name, source)?;
+        let (root, relative) = match self.locate(name, source)? {
+            Place::Below(root, relative) => (root, relative),
+            Place::Object(object) => return OpenImage::open_object(object),
+        };
         let file = self.open_beneath(root, &relative, name)?;
         let metadata = file.metadata().map_err(|error| ImageError::io(Path::new(name), error))?;
         if !metadata.is_file() {
@@ -96,30 +170,49 @@ impl ImageStore {
     }
 
     /// The root that a name lies below, and the path from there.
-    fn locate(&self, name: &str, source: usize) -> Result<(&Root, PathBuf), Verdict> {
-        let name = match name.split_once("://") {
-            None => name,
+    fn locate(&self, name: &str, source: usize) -> Result<Place<'_>, Verdict> {
+        let object = |prefix: &Object, relative: &str| match prefix.join(relative) {
+            Ok(Some(object)) => Ok(Place::Object(object)),
+            Ok(None) => Err(outside(name)),
+            Err(error) => Err(Verdict::new(Reason::ImageMissing, error.to_string())),
+        };
+        if is_url(name) {
+            let below =
+                |prefix: &Object| Some(name.strip_prefix(prefix.url())?.strip_prefix('/')?.to_owned());
+            let found = self.prefixes.iter().find_map(|prefix| below(prefix).map(|rest| (prefix, rest)));
+            return match found {
+                Some((prefix, relative)) => object(prefix, &relative),
+                None if self.prefixes.iter().any(|prefix| scheme_of(prefix.url()) == scheme_of(name)) => {
+                    Err(outside(name))
+                }
+                None => {
+                    let detail = format!("{name}: to read it, add its prefix to `allow_root`");
+                    Err(Verdict::new(Reason::ImageScheme, detail))
+                }
+            };
+        }
+        let path = match name.split_once("://") {
             // As `qwen_vl_utils` reads it: `%` is a letter like any other.
-            Some(("file", path)) => {
-                path.strip_prefix("localhost").filter(|path| path.starts_with('/')).unwrap_or(path)
-            }
+            None | Some(("file", _)) => local_path(name).unwrap_or_default(),
             Some((scheme, _))
                 if scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '+' || c == '-') =>
             {
                 let detail = format!("{name}: `{scheme}://` is not supported; copy the image to a folder");
                 return Err(Verdict::new(Reason::ImageScheme, detail));
             }
-            Some(_) => name,
+            Some(_) => PathBuf::from(name),
         };
-        let path = Path::new(name);
         if path.is_relative() {
-            return Ok((&self.roots[self.start_of_source[source]], path.to_owned()));
+            return match self.start_of_source[source] {
+                Start::Root(root) => Ok(Place::Below(&self.roots[root], path)),
+                Start::Prefix(prefix) => object(&self.prefixes[prefix], name),
+            };
         }
         let below = |root: &Root| {
             path.strip_prefix(&root.real).or_else(|_| path.strip_prefix(&root.path)).map(Path::to_owned)
         };
         let found = self.roots.iter().find_map(|root| below(root).ok().map(|relative| (root, relative)));
-        found.ok_or_else(|| outside(name))
+        found.map(|(root, relative)| Place::Below(root, relative)).ok_or_else(|| outside(name))
     }
 
     fn open_beneath(&self, root: &Root, relative: &Path, name: &str) -> Result<File, ImageError> {
@@ -164,6 +257,10 @@ fn open_without_waiting(path: &Path) -> std::io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+fn scheme_of(url: &str) -> Option<&str> {
+    url.split_once("://").map(|(scheme, _)| scheme)
 }
 
 fn outside(name: &str) -> Verdict {

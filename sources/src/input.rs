@@ -1,14 +1,15 @@
 //! The input files of a run.
 
-use std::collections::HashSet;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use bytes::Bytes;
+use packd_storage::Object;
 use serde::{Deserialize, Serialize};
 
 use crate::compression::Compression;
 use crate::error::SourceError;
+use crate::input_file::InputFile;
 
 /// How the records of a file stand in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,14 +24,23 @@ pub enum Shape {
 }
 
 /// One input file, and what tells this version of it from another.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Input {
-    /// The name as configured (or as the glob gave it); stands in rejects and tables.
+    /// The name as configured (or as the glob gave it), a path or a URL; stands in rejects and tables.
     pub name: String,
     /// Size in bytes.
     pub size: u64,
     /// Time of the last change, in nanoseconds since 1970.
     pub modified: u64,
+    /// Where it lies, if that is an object store.
+    #[serde(skip)]
+    pub(crate) object: Option<Object>,
+}
+
+impl PartialEq for Input {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.name, self.size, self.modified) == (&other.name, other.size, other.modified)
+    }
 }
 
 impl Input {
@@ -47,7 +57,7 @@ impl Input {
         }
     }
 
-    fn from_path(path: &Path) -> Result<Self, SourceError> {
+    pub(crate) fn from_path(path: &Path) -> Result<Self, SourceError> {
         let metadata = std::fs::metadata(path).map_err(|error| SourceError::io(path, error))?;
         if metadata.is_dir() {
             let error =
@@ -65,7 +75,19 @@ impl Input {
             name: path.to_string_lossy().into_owned(),
             size: metadata.len(),
             modified: modified(&metadata),
+            object: None,
         })
+    }
+
+    pub(crate) fn from_object(object: Object) -> Result<Self, SourceError> {
+        let version = object.version()?;
+        let name = object.url().to_owned();
+        Ok(Self { name, size: version.size, modified: version.modified, object: Some(object) })
+    }
+
+    /// Whether the input lies in an object store.
+    pub fn is_object(&self) -> bool {
+        self.object.is_some()
     }
 
     /// Whether records can be read again by their offset: the file is not compressed.
@@ -81,16 +103,18 @@ impl Input {
     /// # Errors
     /// The file cannot be read.
     pub fn lines_before(&self, offset: u64) -> Result<u64, SourceError> {
-        let fail = |error| SourceError::io(self.path(), error);
-        let mut reader = std::fs::File::open(self.path()).map_err(fail)?.take(offset);
-        let mut buffer = vec![0; 1 << 20];
-        let mut lines = 0;
-        loop {
-            match reader.read(&mut buffer).map_err(fail)? {
-                0 => return Ok(lines),
-                read => lines += memchr::memchr_iter(b'\n', &buffer[..read]).count() as u64,
+        const STEP: u64 = 8 << 20;
+        let file = InputFile::open(self)?;
+        let (mut at, mut lines) = (0, 0);
+        while at < offset {
+            let bytes = file.read_some(at, STEP.min(offset - at))?;
+            if bytes.is_empty() {
+                break;
             }
+            lines += memchr::memchr_iter(b'\n', &bytes).count() as u64;
+            at += bytes.len() as u64;
         }
+        Ok(lines)
     }
 
     /// How the records of a plain file stand in it, by its first bytes.
@@ -98,19 +122,17 @@ impl Input {
     /// # Errors
     /// The file cannot be read.
     pub(crate) fn shape(&self) -> Result<Shape, SourceError> {
-        let file = std::fs::File::open(self.path()).map_err(|error| SourceError::io(self.path(), error))?;
-        let mut head = Vec::new();
-        let limit = crate::reader::CHUNK_BYTES as u64;
-        file.take(limit).read_to_end(&mut head).map_err(|error| SourceError::io(self.path(), error))?;
+        let head = self.head(crate::reader::CHUNK_BYTES as u64)?;
         Ok(crate::reader::shape_of(crate::reader::without_mark(&head)))
     }
 
     /// How the file is compressed, by its first bytes.
     pub(crate) fn compression(&self) -> Result<Compression, SourceError> {
-        let file = std::fs::File::open(self.path()).map_err(|error| SourceError::io(self.path(), error))?;
-        let mut head = Vec::new();
-        file.take(16).read_to_end(&mut head).map_err(|error| SourceError::io(self.path(), error))?;
-        Ok(Compression::of(&head))
+        Ok(Compression::of(&self.head(16)?))
+    }
+
+    fn head(&self, limit: u64) -> Result<Bytes, SourceError> {
+        InputFile::open(self)?.read_some(0, limit)
     }
 }
 
@@ -118,48 +140,4 @@ impl Input {
 pub(crate) fn modified(metadata: &std::fs::Metadata) -> u64 {
     let since = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     since.map_or(0, |since| since.as_nanos() as u64)
-}
-
-/// The files that paths and globs name, globs in the order of their names.
-///
-/// # Errors
-/// A pattern that names nothing, a file that two patterns name, a folder.
-pub fn expand(patterns: &[String]) -> Result<Vec<Input>, SourceError> {
-    let mut seen = HashSet::new();
-    let mut inputs = Vec::new();
-    for pattern in patterns {
-        for path in matching(pattern)? {
-            let input = Input::from_path(&path)?;
-            let real = path.canonicalize().map_err(|error| SourceError::io(&path, error))?;
-            if !seen.insert(real) {
-                return Err(SourceError::Repeated { path });
-            }
-            inputs.push(input);
-        }
-    }
-    Ok(inputs)
-}
-
-fn matching(pattern: &str) -> Result<Vec<PathBuf>, SourceError> {
-    // A file may be called `a[1].jsonl`: a name that exists is no glob.
-    if Path::new(pattern).exists() {
-        return Ok(vec![PathBuf::from(pattern)]);
-    }
-    let missing = || SourceError::Missing { pattern: pattern.to_owned() };
-    if !pattern.contains(['*', '?', '[']) {
-        return Err(missing());
-    }
-    let paths = glob::glob(pattern)
-        .map_err(|error| SourceError::Pattern { pattern: pattern.to_owned(), message: error.to_string() })?;
-    let mut found = Vec::new();
-    for path in paths {
-        let path = path.map_err(|error| {
-            let path = error.path().to_owned();
-            SourceError::io(&path, error.into())
-        })?;
-        if path.is_file() {
-            found.push(path);
-        }
-    }
-    if found.is_empty() { Err(missing()) } else { Ok(found) }
 }

@@ -71,7 +71,7 @@ impl RecordReader {
         max_record: usize,
     ) -> Result<Self, SourceError> {
         let compression = input.compression()?;
-        let mut plain = compression.open(input.path(), 0).await?;
+        let mut plain = compression.open(input, 0, None).await?;
         let (mut head, mut broken) = read_chunk(&mut plain).await;
         let mark = head.len() - without_mark(&head).len();
         head.drain(..mark);
@@ -81,10 +81,7 @@ impl RecordReader {
         let splitter = match shape {
             Shape::Lines if range.offset > start || range.end.is_some() => {
                 let offset = range.offset.max(start);
-                plain = compression.open(input.path(), offset).await?;
-                if let Some(end) = range.end {
-                    plain = Box::new(plain.take(end.saturating_sub(offset)));
-                }
+                plain = compression.open(input, offset, range.end).await?;
                 head.clear();
                 broken = None;
                 pending_offset = offset;

@@ -1,12 +1,10 @@
 //! Cuts the inputs into slices for many workers, without reading them.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 use serde::{Deserialize, Serialize};
 
 use crate::error::SourceError;
 use crate::input::{Input, Shape};
+use crate::input_file::InputFile;
 
 /// A stretch of one input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,23 +91,21 @@ fn is_cuttable(input: &Input) -> Result<bool, SourceError> {
 
 /// The start of the first line at or behind `offset`.
 fn next_line(input: &Input, source: usize, offset: u64) -> Result<Cut, SourceError> {
-    const STEP: usize = 64 << 10;
-    let fail = |error| SourceError::io(input.path(), error);
-    let file = File::open(input.path()).map_err(fail)?;
+    const STEP: u64 = 64 << 10;
+    let file = InputFile::open(input)?;
     // The line break before a line may be the byte before the offset.
     let mut at = offset - 1;
-    let mut buffer = vec![0; STEP];
     loop {
-        let read = file.read_at(&mut buffer, at).map_err(fail)?;
-        if let Some(found) = memchr::memchr(b'\n', &buffer[..read]) {
+        let bytes = file.read_some(at, STEP)?;
+        if let Some(found) = memchr::memchr(b'\n', &bytes) {
             let offset = at + found as u64 + 1;
             let ends = offset >= input.size;
             return Ok(if ends { Cut { source: source + 1, offset: 0 } } else { Cut { source, offset } });
         }
-        if read == 0 {
+        if bytes.is_empty() {
             return Ok(Cut { source: source + 1, offset: 0 });
         }
-        at += read as u64;
+        at += bytes.len() as u64;
     }
 }
 
@@ -125,7 +121,7 @@ mod tests {
         for (path, text) in paths.iter().zip(files) {
             std::fs::write(path, text).unwrap();
         }
-        expand(&paths).unwrap()
+        expand(&paths, &packd_storage::Stores::new(Default::default()).unwrap()).unwrap()
     }
 
     #[test]

@@ -28,7 +28,9 @@ fn read(input: &Input, from: ReadRange) -> (Vec<RecordBlock>, bool) {
 }
 
 fn input(path: &Path) -> Input {
-    expand(&[path.to_str().unwrap().to_owned()]).unwrap().remove(0)
+    expand(&[path.to_str().unwrap().to_owned()], &packd_storage::Stores::new(Default::default()).unwrap())
+        .unwrap()
+        .remove(0)
 }
 
 /// Offset, line and text of every record.
@@ -217,6 +219,11 @@ fn a_pipe_is_refused_by_name() {
     let path = folder.path().join("pipe");
     let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
     assert!(made.success());
-    let error = expand(&[path.to_str().unwrap().to_owned()]).unwrap_err().to_string();
+    let error = expand(
+        &[path.to_str().unwrap().to_owned()],
+        &packd_storage::Stores::new(Default::default()).unwrap(),
+    )
+    .unwrap_err()
+    .to_string();
     assert!(error.contains("pipe: is not a regular file"), "{error}");
 }

@@ -28,7 +28,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ImageRef::Inline(_) => None,
         })
         .collect();
-    let store = ImageStore::new(&ImageStoreOptions::default(), std::slice::from_ref(&folder))?;
+    let store = ImageStore::new(
+        &ImageStoreOptions::default(),
+        std::slice::from_ref(&folder),
+        &packd_storage::Stores::new(Default::default())?,
+    )?;
     let (floor, opened) = best_of(runs, || {
         files
             .iter()

@@ -64,6 +64,12 @@ struct KubernetesArgs {
     /// A persistent volume claim and where it appears, CLAIM:/PATH or CLAIM:/PATH:ro; repeatable
     #[arg(long, value_name = "MOUNT", help_heading = "Engine")]
     mount: Vec<Mount>,
+    /// A secret whose entries become environment variables (AWS_ACCESS_KEY_ID …)
+    #[arg(long, value_name = "NAME", help_heading = "Engine")]
+    secret: Option<String>,
+    /// Service account of the pods, where an object store knows it
+    #[arg(long, value_name = "NAME", help_heading = "Engine")]
+    service_account: Option<String>,
 }
 
 pub(crate) fn run(command: &DeployCommand, matches: &ArgMatches) -> Result<ExitCode, Error> {
@@ -78,7 +84,12 @@ pub(crate) fn run(command: &DeployCommand, matches: &ArgMatches) -> Result<ExitC
             deploy_slurm(&args.common.config.load(matches)?, &options(&args.common, &args.memory), &slurm)?
         }
         Engine::Kubernetes(args) => {
-            let kubernetes = KubernetesOptions { image: args.image.clone(), mounts: args.mount.clone() };
+            let kubernetes = KubernetesOptions {
+                image: args.image.clone(),
+                mounts: args.mount.clone(),
+                secret: args.secret.clone(),
+                service_account: args.service_account.clone(),
+            };
             let config = args.common.config.load(matches)?;
             deploy_kubernetes(&config, &options(&args.common, &args.memory), &kubernetes)?
         }

@@ -1,5 +1,6 @@
 //! Arguments, and what is printed. Everything else is the library's.
 
+mod aside;
 mod config;
 mod deploy;
 mod explain;

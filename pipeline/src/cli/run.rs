@@ -3,11 +3,13 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{ArgMatches, Args};
 use packd::{Config, Error, Job, Report};
 use tokio_util::sync::CancellationToken;
 
+use super::aside::move_aside;
 use super::launch::launch;
 use super::{ConfigArgs, Global, progress_view, summary};
 
@@ -17,6 +19,9 @@ pub(crate) struct RunArgs {
     config: ConfigArgs,
     #[command(flatten)]
     measure: MeasureArgs,
+    /// Start anew where another job's output is: that is moved aside (to DIR.1, DIR.2 …), never deleted
+    #[arg(long, help_heading = "Running")]
+    force: bool,
 }
 
 /// How records are measured, besides the configuration.
@@ -56,13 +61,17 @@ impl MeasureArgs {
 
 pub(crate) fn run(args: &RunArgs, global: &Global, matches: &ArgMatches) -> Result<ExitCode, Error> {
     let config = args.config.load(matches)?;
+    if args.force {
+        move_aside(&config)?;
+    }
     if config.nodes > 1 {
         return run_nodes(args, config, global);
     }
+    let grace = config.grace;
     let job = args.measure.apply(Job::new(config)?)?;
     let report = runtime()?.block_on(async {
         let (progress, cancel, shown) = (job.progress(), job.cancellation(), CancellationToken::new());
-        tokio::spawn(stop_on_signal(cancel));
+        tokio::spawn(stop_on_signal(cancel, grace));
         let view = tokio::spawn(progress_view::show(progress, global.clone(), shown.clone()));
         let report = job.run().await;
         shown.cancel();
@@ -75,11 +84,12 @@ pub(crate) fn run(args: &RunArgs, global: &Global, matches: &ArgMatches) -> Resu
 /// A process for each node.
 fn run_nodes(args: &RunArgs, config: Config, global: &Global) -> Result<ExitCode, Error> {
     let arguments = [runtime_arguments(&config, global), args.measure.arguments()].concat();
+    let grace = config.grace;
     let job = Job::new(config)?;
     let was_done = packd::status(job.output()).is_ok_and(|status| status.state == "done");
     let ended = runtime()?.block_on(async {
         let (progress, cancel, shown) = (job.progress(), job.cancellation(), CancellationToken::new());
-        tokio::spawn(stop_on_signal(cancel.clone()));
+        tokio::spawn(stop_on_signal(cancel.clone(), grace));
         let view = tokio::spawn(progress_view::show(progress.clone(), global.clone(), shown.clone()));
         let ended = launch(&job, arguments, progress, cancel).await;
         shown.cancel();
@@ -113,6 +123,17 @@ fn runtime_arguments(config: &Config, global: &Global) -> Vec<OsString> {
     if config.verify_resume {
         arguments.push("--verify-resume".into());
     }
+    if let Some(scratch) = &config.scratch {
+        arguments.extend(["--scratch".into(), scratch.into()]);
+    }
+    for (flag, value) in [
+        ("--store-concurrency", (config.store_concurrency as u64 / u64::from(config.nodes)).max(1)),
+        ("--store-retries", config.store_retries as u64),
+        ("--io-timeout", config.io_timeout),
+        ("--grace", config.grace),
+    ] {
+        arguments.extend([flag.into(), value.to_string().into()]);
+    }
     if global.quiet {
         arguments.push("--quiet".into());
     }
@@ -136,8 +157,8 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Error> {
         .map_err(|error| Error::Internal { stage: "runtime", message: error.to_string() })
 }
 
-/// The first SIGINT or SIGTERM stops the run in order; the second ends the process at once.
-pub(crate) async fn stop_on_signal(cancel: CancellationToken) {
+/// The first SIGINT or SIGTERM stops the run in order, within so many seconds; the second ends the process at once.
+pub(crate) async fn stop_on_signal(cancel: CancellationToken, grace: u64) {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut interrupt), Ok(mut terminate)) =
         (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
@@ -154,6 +175,12 @@ pub(crate) async fn stop_on_signal(cancel: CancellationToken) {
     wait(&mut interrupt, &mut terminate).await;
     tracing::warn!("stopping; a second signal stops at once");
     cancel.cancel();
-    wait(&mut interrupt, &mut terminate).await;
-    std::process::exit(130);
+    tokio::select! {
+        () = wait(&mut interrupt, &mut terminate) => std::process::exit(130),
+        () = tokio::time::sleep(Duration::from_secs(grace)) => {
+            // A disk or a store that does not answer. Nothing half-written is visible, as after a kill.
+            tracing::warn!("not stopped within {grace} s; what is finished is kept, run the same command again");
+            std::process::exit(packd::exit::TEMPORARY.into());
+        }
+    }
 }

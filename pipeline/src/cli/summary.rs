@@ -72,6 +72,17 @@ pub(crate) fn print(report: &Report, global: &Global) {
             s.finalize
         );
     }
+    let storage = &report.storage;
+    if storage.requests > 0 && !report.already_done {
+        println!(
+            "{}  {} requests ({} repeated), {} received, {} sent",
+            bold("store "),
+            thousands(storage.requests),
+            thousands(storage.refused + storage.failed),
+            bytes(storage.bytes_received),
+            bytes(storage.bytes_sent)
+        );
+    }
     for warning in &report.warnings {
         println!("{}    {warning}", bold("note"));
     }

@@ -10,6 +10,7 @@ use clap::{ArgMatches, Args};
 use packd::{Config, Error, Job, Progress};
 use tokio_util::sync::CancellationToken;
 
+use super::aside::move_aside;
 use super::output::{bytes, print_json};
 use super::run::{MeasureArgs, finished, runtime, stop_on_signal};
 use super::{ConfigArgs, Global, progress_view};
@@ -23,6 +24,9 @@ const INDEX_VARIABLES: [&str; 4] =
 pub(crate) struct PlanArgs {
     #[command(flatten)]
     config: ConfigArgs,
+    /// Start anew where another job's output is: that is moved aside (to DIR.1, DIR.2 …), never deleted
+    #[arg(long, help_heading = "Running")]
+    force: bool,
     /// Print JSON
     #[arg(long, help_heading = "Messages")]
     json: bool,
@@ -53,7 +57,11 @@ pub(crate) struct FinalizeArgs {
 }
 
 pub(crate) fn plan(args: &PlanArgs, matches: &ArgMatches) -> Result<ExitCode, Error> {
-    let job = Job::new(args.config.load(matches)?)?;
+    let config = args.config.load(matches)?;
+    if args.force {
+        move_aside(&config)?;
+    }
+    let job = Job::new(config)?;
     job.plan()?;
     let slices = job.slices();
     if args.json {
@@ -76,11 +84,12 @@ pub(crate) fn work(args: &WorkArgs, global: &Global, matches: &ArgMatches) -> Re
         None => index_of_environment()?,
     };
     let config = args.config.load(matches)?;
+    let grace = config.grace;
     let job = args.measure.apply(open(config, args.launched)?)?.with_node(node)?;
     let runtime = runtime()?;
     let report = runtime.block_on(async {
         let (progress, cancel, shown) = (job.progress(), job.cancellation(), CancellationToken::new());
-        tokio::spawn(stop_on_signal(cancel));
+        tokio::spawn(stop_on_signal(cancel, grace));
         let view = match args.launched {
             true => tokio::spawn(print_counters(progress, shown.clone())),
             false => tokio::spawn(progress_view::show(progress, global.clone(), shown.clone())),

@@ -5,26 +5,30 @@
 
 mod whole;
 
-use std::path::Path;
+use std::collections::BTreeMap;
 use std::time::Instant;
 
-use packd_config::Scope;
+use packd_config::{Scope, Weight};
 use packd_contracts::Reason;
 use packd_sinks::{
     BinsWriter, Blend, Checksums, EnergonOptions, EnergonSummary, LengthRow, LengthsWriter, MetadatasetEntry,
     Reject, RejectsWriter, SampleType, ShardCommit, ShardIndex, SinkError, SqliteOptions, hash_file,
-    write_energon_metadata, write_file, write_metadataset,
+    write_energon_metadata, write_metadataset,
 };
+use packd_storage::Traffic;
+use serde_json::Value;
 
 use crate::error::Error;
 use crate::flow::pack::Packed;
-use crate::flow::write::commit_path;
+use crate::flow::write::commit_name;
 use crate::job::Job;
+use crate::output::Output;
 use crate::progress::Phase;
 use crate::report::{OutputReport, PackingReport, RejectExample, Report, Seconds, Stats, to_yaml};
 use crate::state::commits::{Commit, WrittenNode};
 use crate::state::ledger::FinishedFile;
 use crate::state::node::Node;
+use crate::state::unit::fetch_texts;
 use whole::Whole;
 
 /// Records from which on `max_reject_rate` is applied.
@@ -40,27 +44,41 @@ pub(crate) fn finish_node(job: &Job, packed: Packed) -> Result<(), Error> {
         measurements: packed.measurements,
         train: 0,
         val: 0,
+        sub_samples: [0; 2],
         qualities: packed.qualities,
         seconds: Seconds::default(),
+        storage: Traffic::default(),
     };
     let mut parts = 0;
+    // Of each shard, by name: packs and sub-samples.
+    let mut counts = BTreeMap::new();
     for shard in &written.shards {
-        let commit = read_commit(&job.output, job.node, shard)?;
+        let commit = read_commit(job, job.node, shard)?;
         parts += commit.index.parts();
+        let sub_samples: usize = commit.packs.iter().map(|pack| pack.sub_samples.len()).sum();
+        counts.insert(shard.clone(), (commit.packs.len() as u64, sub_samples as u64));
         written.files.extend(super::flow::write::files_of(job, &commit.index));
     }
     if !written.shards.is_empty() {
         let summary = write_metadata(job, &written.shards, packed.first_shard, parts)?;
         (written.train, written.val) = (summary.train_samples, summary.val_samples);
+        let mut packs_before = 0;
+        for (packs, sub_samples) in counts.values() {
+            // The val split is made of the last shards by name.
+            written.sub_samples[usize::from(packs_before >= written.train)] += sub_samples;
+            packs_before += packs;
+        }
         for name in summary.files.iter().map(|file| format!("{folder}/{file}")) {
+            job.output.publish(&name)?;
             written.files.push(finished_file(&job.output, name)?);
         }
     }
     let total = job.started.elapsed().as_secs_f64();
     let (load, pack, finalize) =
-        (job.tools.load_seconds, packed.pack_seconds, started.elapsed().as_secs_f64());
+        (job.tools.load_seconds(), packed.pack_seconds, started.elapsed().as_secs_f64());
     let measure = ((packed.measured_at - job.started).as_secs_f64() - load).max(0.0);
     let write = (total - load - measure - pack - finalize).max(0.0);
+    written.storage = job.tools.stores.take_traffic();
     written.seconds = Seconds { load, measure, pack, write, finalize, total };
     written.write(&job.output, job.node)
 }
@@ -69,32 +87,36 @@ pub(crate) fn finish_node(job: &Job, packed: Packed) -> Result<(), Error> {
 pub(crate) fn finalize(job: &Job) -> Result<Report, Error> {
     let started = Instant::now();
     job.counters().enter(Phase::Finalize);
-    let output = job.output.as_path();
+    let output = &job.output;
     let whole = Whole::read(job)?;
+    fetch_texts(output, &whole.units)?;
     let examples = write_rejects(job, &whole)?;
     if whole.written.iter().all(|node| node.shards.is_empty()) {
-        return Err(Error::NothingAccepted { read: whole.stats.read, rejects: output.join("rejects.jsonl") });
+        return Err(Error::NothingAccepted {
+            read: whole.stats.read,
+            rejects: output.shown("rejects.jsonl"),
+        });
     }
     let totals = write_bins(job, &whole)?;
     write_lengths(job, &whole)?;
     let with_shards = job.nodes().zip(&whole.written).filter(|(_, node)| !node.shards.is_empty());
     let entries: Vec<MetadatasetEntry> = with_shards
-        .map(|(node, written)| MetadatasetEntry {
-            path: format!("./{}", node.webdataset()),
-            train_weight: written.train,
-            val_weight: written.val,
-            subflavors: job.config.subflavors.clone(),
+        .map(|(node, written)| {
+            let path = format!("./{}", node.webdataset());
+            entry(path, written, job.config.weight, job.config.subflavors.clone())
         })
         .collect();
-    write_metadataset(&output.join("dataset.yaml"), &entries, blend(job))?;
+    write_metadataset(&output.path("dataset.yaml"), &entries, blend(job.config.metadataset))?;
     let mut files: Vec<FinishedFile> =
         whole.written.iter().flat_map(|node| node.files.iter().cloned()).collect();
     for name in TOP_LEVEL {
+        output.publish(name)?;
         files.push(finished_file(output, name.to_owned())?);
     }
     let mut checksums = Checksums::default();
     files.iter().for_each(|file| checksums.add(file.name.clone(), file.checksum.clone()));
-    checksums.write(&output.join(Checksums::FILE_NAME))?;
+    checksums.write(&output.path(Checksums::FILE_NAME))?;
+    output.publish(Checksums::FILE_NAME)?;
     let report = report(job, &whole, &totals, examples, started);
     write_report(output, &report)?;
     write_done(output, &files)?;
@@ -107,26 +129,21 @@ const TOP_LEVEL: [&str; 4] = ["bins.parquet", "dataset.yaml", "lengths.parquet",
 /// Names every file of a finished output.
 const DONE: &str = "run/done.json";
 
-fn write_done(output: &Path, files: &[FinishedFile]) -> Result<(), Error> {
-    let path = output.join(DONE);
+fn write_done(output: &Output, files: &[FinishedFile]) -> Result<(), Error> {
     let text = serde_json::to_vec(files)
-        .map_err(|error| Error::State { path: path.clone(), message: error.to_string() })?;
-    Ok(write_file(path, &text)?)
+        .map_err(|error| Error::State { path: output.shown(DONE), message: error.to_string() })?;
+    output.write(DONE, &text)
 }
 
 /// The files of a finished output; `None` while it is not finished.
-pub(crate) fn read_done(output: &Path) -> Result<Option<Vec<FinishedFile>>, Error> {
-    let path = output.join(DONE);
-    let state = |message: String| Error::State { path: path.clone(), message };
-    match std::fs::read(&path) {
-        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| state(error.to_string())),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(state(error.to_string())),
-    }
+pub(crate) fn read_done(output: &Output) -> Result<Option<Vec<FinishedFile>>, Error> {
+    let state = |message: String| Error::State { path: output.shown(DONE), message };
+    let text = output.read(DONE)?;
+    text.map(|text| serde_json::from_slice(&text).map_err(|error| state(error.to_string()))).transpose()
 }
 
-fn finished_file(output: &Path, name: String) -> Result<FinishedFile, Error> {
-    let path = output.join(&name);
+fn finished_file(output: &Output, name: String) -> Result<FinishedFile, Error> {
+    let path = output.path(&name);
     let checksum = hash_file(&path)?;
     let metadata = std::fs::metadata(&path).map_err(|source| SinkError::Read { path, source })?;
     Ok(FinishedFile { name, size: metadata.len(), checksum })
@@ -140,15 +157,15 @@ struct Totals {
     oversized: Vec<String>,
 }
 
-fn read_commit(output: &Path, node: Node, shard: &str) -> Result<ShardCommit, Error> {
-    let path = commit_path(output, node, shard);
-    let state = |message: String| Error::State { path: path.clone(), message };
-    let text = std::fs::read(&path).map_err(|error| state(error.to_string()))?;
+fn read_commit(job: &Job, node: Node, shard: &str) -> Result<ShardCommit, Error> {
+    let name = commit_name(node, shard);
+    let state = |message: String| Error::State { path: job.output.shown(&name), message };
+    let text = job.output.read(&name)?.ok_or_else(|| state("no such file".into()))?;
     serde_json::from_slice(&text).map_err(|error| state(error.to_string()))
 }
 
 fn write_rejects(job: &Job, whole: &Whole) -> Result<Vec<RejectExample>, Error> {
-    let mut writer = RejectsWriter::create(&job.output.join("rejects.jsonl"))?;
+    let mut writer = RejectsWriter::create(&job.output.path("rejects.jsonl"))?;
     let mut examples: Vec<RejectExample> = Vec::new();
     let mut push = |reject: &Reject| {
         if !examples.iter().any(|example| example.reason == reject.reason) {
@@ -159,7 +176,7 @@ fn write_rejects(job: &Job, whole: &Whole) -> Result<Vec<RejectExample>, Error> 
     };
     let source = |reject: &Reject| job.tools.inputs.iter().position(|input| input.name == reject.source);
     let place = |reject: &Reject| (source(reject), reject.byte_offset);
-    let mut duplicates = whole.duplicates.rejects.iter().peekable();
+    let mut duplicates = whole.left_out.rejects.iter().peekable();
     for unit in &whole.units {
         for mut reject in unit.read_rejects(&job.output)? {
             reject.line += whole.lines_before(unit.node, source(&reject).unwrap_or(0));
@@ -175,13 +192,13 @@ fn write_rejects(job: &Job, whole: &Whole) -> Result<Vec<RejectExample>, Error> 
 }
 
 fn write_lengths(job: &Job, whole: &Whole) -> Result<(), Error> {
-    let mut writer = LengthsWriter::create(&job.output.join("lengths.parquet"))?;
+    let mut writer = LengthsWriter::create(&job.output.path("lengths.parquet"))?;
     let mut ordinal = 0;
     for unit in &whole.units {
         for details in unit.read_details(&job.output)? {
             let row = whole.rows.get(ordinal)?;
             let source = usize::from(row.source);
-            if whole.duplicates.ordinals.binary_search(&ordinal).is_err() {
+            if whole.left_out.ordinals.binary_search(&ordinal).is_err() {
                 writer.push(&LengthRow {
                     ordinal,
                     source: &job.tools.inputs[source].name,
@@ -206,7 +223,7 @@ fn write_lengths(job: &Job, whole: &Whole) -> Result<(), Error> {
 
 fn write_bins(job: &Job, whole: &Whole) -> Result<Totals, Error> {
     let sources: Vec<&str> = job.tools.inputs.iter().map(|input| input.name.as_str()).collect();
-    let mut writer = BinsWriter::create(&job.output.join("bins.parquet"))?;
+    let mut writer = BinsWriter::create(&job.output.path("bins.parquet"))?;
     let mut totals = Totals { shards: 0, bytes: 0, val: 0, oversized: Vec::new() };
     // A node that packed for itself counted its packs and samples from 0.
     let own = job.config.scope != Scope::Global;
@@ -215,9 +232,9 @@ fn write_bins(job: &Job, whole: &Whole) -> Result<Totals, Error> {
         let (first_pack, first_ordinal) =
             if own { (packs_before, whole.first_ordinal(node)) } else { (0, 0) };
         totals.val += written.val;
+        packs_before += written.qualities.iter().map(|quality| quality.bins).sum::<u64>();
         for shard in &written.shards {
-            let mut commit = read_commit(&job.output, node, shard)?;
-            packs_before += commit.packs.len() as u64;
+            let mut commit = read_commit(job, node, shard)?;
             for pack in &mut commit.packs {
                 pack.pack += first_pack;
                 for sub in &mut pack.sub_samples {
@@ -262,8 +279,8 @@ fn write_metadata(
     names.sort_unstable();
     let shards = names
         .iter()
-        .map(|shard| read_commit(&job.output, job.node, shard).map(|commit| -> ShardIndex { commit.index }));
-    write_energon_metadata(&job.output.join(job.node.webdataset()), shards, &options)
+        .map(|shard| read_commit(job, job.node, shard).map(|commit| -> ShardIndex { commit.index }));
+    write_energon_metadata(&job.output.path(&job.node.webdataset()), shards, &options)
 }
 
 /// The share of a node's shards for the `val` split: so many that all nodes together have what was asked for,
@@ -279,8 +296,22 @@ fn val_share(job: &Job, first_shard: u64, shards: usize) -> f64 {
     (with - before).min(shards as f64 - 1.0) / shards as f64
 }
 
-fn blend(job: &Job) -> Blend {
-    match job.config.metadataset {
+/// What a Metadataset says of a node.
+pub(crate) fn entry(
+    path: String,
+    written: &WrittenNode,
+    weight: Weight,
+    subflavors: BTreeMap<String, Value>,
+) -> MetadatasetEntry {
+    let [train_weight, val_weight] = match weight {
+        Weight::Packs => [written.train, written.val],
+        Weight::Input => written.sub_samples,
+    };
+    MetadatasetEntry { path, train_weight, val_weight, subflavors }
+}
+
+pub(crate) fn blend(form: packd_config::Metadataset) -> Blend {
+    match form {
         packd_config::Metadataset::BlendEpochized => Blend::Epochized,
         packd_config::Metadataset::Blend => Blend::Weighted,
         packd_config::Metadataset::V1 => Blend::V1,
@@ -323,8 +354,9 @@ fn report(
             ..seconds
         },
         reject_examples,
+        storage: whole.written.iter().fold(job.tools.stores.take_traffic(), |sum, node| sum + node.storage),
         already_done: false,
-        folder: Some(job.output.clone()),
+        folder: Some(job.output.name().to_owned()),
         config: job.config.deciding(),
     }
 }
@@ -370,10 +402,9 @@ fn warnings(job: &Job, stats: &Stats, totals: &Totals, packing: &PackingReport) 
     warnings
 }
 
-fn write_report(output: &Path, report: &Report) -> Result<(), Error> {
-    let state = |message: String| Error::State { path: output.join(Report::NAME), message };
+fn write_report(output: &Output, report: &Report) -> Result<(), Error> {
+    let state = |message: String| Error::State { path: output.shown(Report::NAME), message };
     let json = serde_json::to_vec_pretty(report).map_err(|error| state(error.to_string()))?;
-    write_file(output.join(Report::NAME), &json)?;
-    let yaml = to_yaml(&report.config)?;
-    Ok(write_file(output.join("run/config.resolved.yaml"), yaml.as_bytes())?)
+    output.write(Report::NAME, &json)?;
+    output.write("run/config.resolved.yaml", to_yaml(&report.config)?.as_bytes())
 }

@@ -1,10 +1,14 @@
 //! What all nodes committed, seen as one.
 
-use packd_config::{DuplicateId, Scope};
+use std::collections::BTreeMap;
+
+use packd_config::{DuplicateId, ImageChanged, Scope};
+use packd_sinks::LostSample;
 use packd_stages::bin_pack::Quality;
 
+use super::read_commit;
 use crate::error::Error;
-use crate::flow::duplicates::{Duplicates, find_duplicates};
+use crate::flow::left_out::{LeftOut, find_duplicates};
 use crate::job::Job;
 use crate::report::Stats;
 use crate::state::commits::{Commit, MeasuredNode, WrittenNode};
@@ -18,7 +22,8 @@ pub(super) struct Whole {
     pub(super) rows: RowStore,
     pub(super) written: Vec<WrittenNode>,
     pub(super) stats: Stats,
-    pub(super) duplicates: Duplicates,
+    /// Records that were accepted, and are not packed.
+    pub(super) left_out: LeftOut,
     /// Ordinal of the first sample of each node.
     first_ordinals: Vec<u64>,
     /// For each node and input, the lines before the part of the input that the node measured.
@@ -45,27 +50,40 @@ impl Whole {
             }
             units.extend(measured.units);
         }
-        let rows = RowStore::open(units.iter().map(|unit| (unit.rows_path(&job.output), unit.samples)))?;
+        let rows = RowStore::of_units(&job.output, &units)?;
         let mut stats = Stats::default();
         units.iter().for_each(|unit| stats.add(&unit.stats));
-        let mut whole = Self {
-            units,
-            rows,
-            written,
-            stats,
-            duplicates: Duplicates::default(),
-            first_ordinals,
-            lines_before,
-        };
+        let mut whole =
+            Self { units, rows, written, stats, left_out: LeftOut::default(), first_ordinals, lines_before };
         if job.config.duplicate_id == DuplicateId::Reject {
             let line_of = |ordinal, row: &Row| {
                 u64::from(row.line) + whole.lines_before(whole.node_of(ordinal), row.source.into())
             };
-            let duplicates = find_duplicates(job, &whole.units, &whole.rows, line_of)?;
-            duplicates.apply(&mut whole.stats);
-            whole.duplicates = duplicates;
+            whole.left_out = find_duplicates(job, &whole.units, &whole.rows, line_of)?;
         }
+        if job.config.image_changed == ImageChanged::Reject {
+            let lost = whole.lost_samples(job)?;
+            whole.left_out.add_lost(job, &whole.units, &whole.rows, &lost)?;
+        }
+        whole.left_out.sort(&job.tools.inputs);
+        whole.left_out.apply(&mut whole.stats);
         Ok(whole)
+    }
+
+    /// What shards had to do without, by ordinal, with the line in the input.
+    fn lost_samples(&self, job: &Job) -> Result<BTreeMap<u64, (LostSample, u64)>, Error> {
+        let mut lost = BTreeMap::new();
+        for (node, written) in job.nodes().zip(&self.written) {
+            let first = if job.config.scope == Scope::Global { 0 } else { self.first_ordinal(node) };
+            for shard in &written.shards {
+                for sample in read_commit(job, node, shard)?.lost {
+                    let (ordinal, sub) = (first + sample.sub_sample.ordinal, &sample.sub_sample);
+                    let line = sub.line + self.lines_before(self.node_of(ordinal), sub.source);
+                    lost.insert(ordinal, (sample, line));
+                }
+            }
+        }
+        Ok(lost)
     }
 
     pub(super) fn first_ordinal(&self, node: Node) -> u64 {

@@ -6,6 +6,7 @@ use packd_contracts::{Reason, Verdict};
 use packd_sinks::Reject;
 use packd_sources::{Input, RawRecord, RecordBlock, SourceError};
 use packd_stages::{Measured, TokenLength, Unmeasured, ValidSample, Validation, Validator};
+use rayon::prelude::*;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::read::ReadBlock;
@@ -60,7 +61,7 @@ pub(crate) fn validate(
         let known = previous.and_then(|previous| previous.get(hash, stamp));
         Ok(Judged { record: *record, hash, validation, known })
     };
-    let records = block.records.iter().map(judge).collect::<Result<_, Error>>()?;
+    let records = block.records.par_iter().map(judge).collect::<Result<_, Error>>()?;
     Ok(ValidatedBlock { block, part, seekable, records })
 }
 

@@ -8,7 +8,8 @@
 //! channels and cancels the run; the others then end by themselves, and the first real error is returned.
 
 pub(crate) mod bridge;
-pub(crate) mod duplicates;
+mod full_disk;
+pub(crate) mod left_out;
 pub(crate) mod measure;
 pub(crate) mod pack;
 mod packed_part;
@@ -26,6 +27,7 @@ use tokio::task::JoinSet;
 use crate::error::Error;
 use crate::finalize::{finalize, finish_node, read_done};
 use crate::job::Job;
+use crate::output::Output;
 use crate::report::Report;
 use crate::state::commits::{Commit, MeasuredNode, WrittenNode};
 use crate::state::ledger::{Finished, FinishedFile, Ledger, MeasuredUnit, Position};
@@ -48,11 +50,17 @@ pub(crate) async fn run(job: Job) -> Result<Report, Error> {
     for node in job.nodes() {
         nodes.spawn(work(Arc::new(job.clone().on(node))));
     }
-    let mut report = None;
+    let mut report: Option<Report> = None;
     let mut first = Ok(());
     while let Some(joined) = nodes.join_next().await {
         match joined {
-            Ok(Ok(found)) => report = report.or(found),
+            // The node that finished the whole says what was done; others find it done.
+            Ok(Ok(found)) => {
+                report = match (report, found) {
+                    (Some(report), Some(found)) if !report.already_done || found.already_done => Some(report),
+                    (report, found) => found.or(report),
+                };
+            }
             Ok(Err(error)) => first = first_error(first, error, &job),
             Err(error) => {
                 let error = bridge::internal("node", error.into_panic().as_ref());
@@ -81,46 +89,72 @@ fn first_error(first: Result<(), Error>, error: Error, job: &Job) -> Result<(), 
 
 /// Does one node's part of a job, and what follows when it was the last.
 pub(crate) async fn work(job: Arc<Job>) -> Result<Option<Report>, Error> {
+    let worked = work_on_node(Arc::clone(&job)).await;
+    worked.map_err(|error| full_disk::explain(&job, error))
+}
+
+async fn work_on_node(job: Arc<Job>) -> Result<Option<Report>, Error> {
     job.plan()?;
     if let Some(report) = finished_report(&job)? {
         return Ok(Some(report));
     }
-    packd_sinks::create_folder(&job.output.join(job.node.run()))?;
-    let lock = lock(&job.output, &job.node.lock())?;
-    if !has_written(&job, job.node)? {
+    let starting = Arc::clone(&job);
+    let lock = blocking("lock", move || {
+        starting.output.create_folder(&starting.node.run())?;
+        lock(&starting.output, &starting.node.lock())
+    })
+    .await?;
+    let was_done = has_written(&job, job.node)?;
+    if !was_done {
         WrittenNode::remove(&job.output, job.node)?;
         if lock.is_held() {
             for folder in [job.node.run(), job.node.measured(), job.node.commits(), job.node.webdataset()] {
-                remove_temporaries(&job.output.join(folder))?;
+                remove_temporaries(&job.output.path(&folder))?;
             }
-            remove_temporaries(&job.output.join(job.node.webdataset()).join(packd_sinks::METADATA_FOLDER))?;
+            remove_temporaries(&job.output.path(&job.node.webdataset()).join(packd_sinks::METADATA_FOLDER))?;
         }
-        let (ledger, mut finished) = Ledger::open(&job.output.join(job.node.ledger()))?;
+        abort_uploads(&job.output, &job.node.webdataset())?;
+        let (ledger, mut finished) = Ledger::open(&job.output, job.node)?;
         drop_damaged_units(&job, &ledger, &mut finished)?;
+        let tools = job.tools.clone();
+        blocking("tokenizer", move || tools.load()).await?;
         let packed = run_stages(&job, &Arc::new(ledger), finished).await?;
         let of_node = Arc::clone(&job);
         blocking("finish", move || finish_node(&of_node, packed)).await?;
     }
     drop(lock);
-    match unfinished::<WrittenNode>(&job).is_empty() {
-        true => finish(job).await.map(Some),
-        false => Ok(None),
+    if !unfinished::<WrittenNode>(&job)?.is_empty() {
+        return Ok(None);
+    }
+    match finish(job).await {
+        // A node has lost files and is at it, or will be when it is started.
+        Err(Error::Waiting { .. }) => Ok(None),
+        finished => {
+            let done_before = |report: &Report| report.already_done && was_done;
+            finished.map(|report| Some(Report { already_done: done_before(&report), ..report }))
+        }
     }
 }
 
 /// Writes what needs all nodes. A process that finds another one at it waits, and takes what that one made.
 pub(crate) async fn finish(job: Arc<Job>) -> Result<Report, Error> {
+    let finished = finish_whole(Arc::clone(&job)).await;
+    finished.map_err(|error| full_disk::explain(&job, error))
+}
+
+async fn finish_whole(job: Arc<Job>) -> Result<Report, Error> {
     job.file().check(&job.output)?;
     if let Some(report) = finished_report(&job)? {
         return Ok(report);
     }
     blocking("finalize", move || {
         wait_for::<WrittenNode>(&job, job.config.wait_timeout, "written")?;
-        let path = job.output.join(FINALIZE_LOCK);
+        job.output.create_folder("run")?;
+        let path = job.output.path(FINALIZE_LOCK);
         let state = |error: std::io::Error| Error::State { path: path.clone(), message: error.to_string() };
         let lock = File::create(&path).map_err(state)?;
         // Without locks two processes write the same bytes.
-        let alone = lock.lock().is_ok();
+        let alone = lock.lock().is_ok() && job.output.remote().is_none();
         if let Some(report) = finished_report(&job)? {
             return Ok(report);
         }
@@ -135,9 +169,10 @@ pub(crate) async fn finish(job: Arc<Job>) -> Result<Report, Error> {
             return Err(Error::Waiting { nodes: lost, phase: "written" });
         }
         if alone {
-            remove_temporaries(&job.output)?;
-            remove_temporaries(&job.output.join("run"))?;
+            remove_temporaries(job.output.folder())?;
+            remove_temporaries(&job.output.path("run"))?;
         }
+        abort_uploads(&job.output, "")?;
         finalize(&job)
     })
     .await
@@ -163,9 +198,9 @@ async fn blocking<T: Send + 'static>(
 pub(crate) fn wait_for<C: Commit>(job: &Job, seconds: u64, phase: &'static str) -> Result<(), Error> {
     let started = Instant::now();
     for node in job.nodes() {
-        while !C::path(&job.output, node).exists() {
+        while !job.output.exists(&C::name(node))? {
             if started.elapsed().as_secs() >= seconds {
-                return Err(Error::Waiting { nodes: unfinished::<C>(job), phase });
+                return Err(Error::Waiting { nodes: unfinished::<C>(job)?, phase });
             }
             if job.cancelled() {
                 return Err(Error::Interrupted);
@@ -180,9 +215,22 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// The nodes whose commit is not there yet.
-fn unfinished<C: Commit>(job: &Job) -> Vec<u32> {
-    let missing = job.nodes().filter(|node| !C::path(&job.output, *node).exists());
-    missing.map(|node| node.0).collect()
+fn unfinished<C: Commit>(job: &Job) -> Result<Vec<u32>, Error> {
+    let names: Vec<String> = job.nodes().map(C::name).collect();
+    let missing = job.nodes().zip(job.output.sizes(&names)?).filter(|(_, size)| size.is_none());
+    Ok(missing.map(|(node, _)| node.0).collect())
+}
+
+/// Parts of uploads that were broken off.
+fn abort_uploads(output: &Output, folder: &str) -> Result<(), Error> {
+    let Some(prefix) = output.remote() else { return Ok(()) };
+    if let Some(below) = prefix.join(folder)? {
+        let aborted = below.abort_uploads()?;
+        if aborted > 0 {
+            tracing::info!("{aborted} uploads that were broken off are removed");
+        }
+    }
+    Ok(())
 }
 
 fn remove_temporaries(folder: &Path) -> Result<(), Error> {
@@ -198,9 +246,9 @@ fn has_written(job: &Job, node: Node) -> Result<bool, Error> {
     let (Some(measured), Some(written)) = (measured, WrittenNode::read(&job.output, node)?) else {
         return Ok(false);
     };
-    let commits = written.shards.iter().map(|shard| write::commit_path(&job.output, node, shard));
-    let whole = written.files.iter().chain(measured.files()).all(|file| is_unchanged(job, file))
-        && commits.into_iter().all(|commit| commit.exists())
+    let commits: Vec<String> = written.shards.iter().map(|shard| write::commit_name(node, shard)).collect();
+    let whole = are_unchanged(job, written.files.iter().chain(measured.files()))?
+        && job.output.sizes(&commits)?.iter().all(Option::is_some)
         && measurements(job, node)? == Some(written.measurements);
     if !whole {
         tracing::warn!(node = node.0, "the output is not what the node left; it has to complete it again");
@@ -215,13 +263,12 @@ pub(crate) fn measurements(job: &Job, node: Node) -> Result<Option<u64>, Error> 
         packd_config::Scope::Global => job.nodes().collect(),
         _ => vec![node],
     };
+    let names: Vec<String> = nodes.into_iter().map(MeasuredNode::name).collect();
     let mut hash = xxhash_rust::xxh3::Xxh3::new();
-    for node in nodes {
-        let path = MeasuredNode::path(&job.output, node);
-        match std::fs::read(&path) {
-            Ok(text) => hash.update(&text),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Error::State { path, message: error.to_string() }),
+    for text in job.output.read_many(&names)? {
+        match text {
+            Some(text) => hash.update(&text),
+            None => return Ok(None),
         }
     }
     Ok(Some(hash.digest()))
@@ -230,20 +277,17 @@ pub(crate) fn measurements(job: &Job, node: Node) -> Result<Option<u64>, Error> 
 /// The report of a run that was done before, if everything that it wrote is still there.
 fn finished_report(job: &Job) -> Result<Option<Report>, Error> {
     let Some(files) = read_done(&job.output)? else { return Ok(None) };
-    if !files.iter().all(|file| is_unchanged(job, file)) {
+    if !are_unchanged(job, &files)? {
         tracing::warn!("the output is not what the finished run left; completing it again");
         return Ok(None);
     }
-    Ok(Report::read(&job.output).ok().map(|report| Report { already_done: true, ..report }))
+    Ok(Report::of(&job.output).ok().map(|report| Report { already_done: true, ..report }))
 }
 
-/// Whether a finished file is as it was recorded: its size, and with `verify_resume` its checksum.
-fn is_unchanged(job: &Job, file: &FinishedFile) -> bool {
-    let path = job.output.join(&file.name);
-    let same_size = std::fs::metadata(&path).is_ok_and(|metadata| metadata.len() == file.size);
-    same_size
-        && (!job.config.verify_resume
-            || packd_sinks::hash_file(&path).is_ok_and(|hash| hash == file.checksum))
+/// Whether finished files are as they were recorded: their sizes, and with `verify_resume` their checksums.
+fn are_unchanged<'a>(job: &Job, files: impl IntoIterator<Item = &'a FinishedFile>) -> Result<bool, Error> {
+    let files: Vec<&FinishedFile> = files.into_iter().collect();
+    Ok(job.output.are_whole(&files, job.config.verify_resume)?.into_iter().all(|whole| whole))
 }
 
 /// The lock of a node. Where the file system knows none, two processes may work on one node: they write the
@@ -256,21 +300,26 @@ impl Lock {
     }
 }
 
-fn lock(output: &Path, name: &str) -> Result<Lock, Error> {
-    let path = output.join(name);
+fn lock(output: &Output, name: &str) -> Result<Lock, Error> {
+    if output.remote().is_some() {
+        return Ok(Lock(None));
+    }
+    let path = output.path(name);
     let state = |error: std::io::Error| Error::State { path: path.clone(), message: error.to_string() };
     let file = File::create(&path).map_err(state)?;
     match file.try_lock() {
         Ok(()) => Ok(Lock(Some(file))),
-        Err(std::fs::TryLockError::WouldBlock) => Err(Error::Busy { path: output.to_owned() }),
+        Err(std::fs::TryLockError::WouldBlock) => Err(Error::Busy { path: output.name().to_owned() }),
         Err(std::fs::TryLockError::Error(_)) => Ok(Lock(None)),
     }
 }
 
 /// A unit whose files are gone is measured again, with all that follow it.
 fn drop_damaged_units(job: &Job, ledger: &Ledger, finished: &mut Finished) -> Result<(), Error> {
-    let whole = |unit: &MeasuredUnit| unit.files.iter().all(|file| is_unchanged(job, file));
-    let good = finished.units.iter().take_while(|unit| whole(unit)).count();
+    let files: Vec<&FinishedFile> = finished.units.iter().flat_map(|unit| &unit.files).collect();
+    let mut whole = job.output.are_whole(&files, job.config.verify_resume)?.into_iter();
+    let mut is_whole = |unit: &&MeasuredUnit| whole.by_ref().take(unit.files.len()).all(|whole| whole);
+    let good = finished.units.iter().take_while(|unit| is_whole(unit)).count();
     let committed = MeasuredNode::read(&job.output, job.node)?;
     if committed.is_some_and(|measured| measured.units != finished.units[..good]) {
         // The others must not pack by it while its files are written again.
@@ -313,7 +362,15 @@ async fn run_stages(job: &Arc<Job>, ledger: &Arc<Ledger>, finished: Finished) ->
     let (validator, previous) = (Arc::clone(&tools.validator), job.previous.clone());
     let validate = move |block| measure::validate(block, &validator, previous.as_deref());
     let pool = || Arc::clone(&tools.pool);
-    stages.spawn(bridge::ordered_map(pool(), "validate", from_read, to_measure, cancel.clone(), validate));
+    let image_pool = Arc::clone(&tools.image_pool);
+    stages.spawn(bridge::ordered_map(
+        image_pool,
+        "validate",
+        from_read,
+        to_measure,
+        cancel.clone(),
+        validate,
+    ));
 
     let (token_length, inputs, fail_fast) =
         (job.token_length(), Arc::clone(&tools.inputs), job.config.fail_fast);

@@ -9,7 +9,7 @@ use packd_sinks::shard_name;
 use packd_stages::bin_pack::{GlobalPacking, Item, Quality, pack};
 use tokio::sync::mpsc::{Receiver, Sender};
 
-use super::duplicates::find_duplicates;
+use super::left_out::find_duplicates;
 use super::measure::MeasuredBlock;
 use super::packed_part::PackedPart;
 use crate::error::Error;
@@ -160,7 +160,7 @@ impl Stage<'_> {
 
     /// The rows of this node.
     fn rows(&self) -> Result<RowStore, Error> {
-        RowStore::open(self.units.iter().map(|unit| (unit.rows_path(&self.job.output), unit.samples)))
+        RowStore::of_units(&self.job.output, &self.units)
     }
 
     fn pack_full_windows(&mut self) -> Result<(), Error> {
@@ -209,7 +209,7 @@ impl Stage<'_> {
         let (output, node) = (&self.job.output, self.job.node);
         if let Some(measured) = MeasuredNode::read(output, node)?
             && measured.units == self.units
-            && measured.sorted.iter().all(|file| super::is_unchanged(self.job, file))
+            && super::are_unchanged(self.job, &measured.sorted)?
         {
             return Ok(());
         }
@@ -264,8 +264,7 @@ impl Stage<'_> {
     /// duplicates need the samples themselves.
     fn pack_gathered(&mut self, nodes: &[MeasuredNode]) -> Result<(), Error> {
         let units: Vec<MeasuredUnit> = nodes.iter().flat_map(|node| node.units.iter().cloned()).collect();
-        let files = units.iter().map(|unit| (unit.rows_path(&self.job.output), unit.samples));
-        let rows = Arc::new(RowStore::open(files)?);
+        let rows = Arc::new(RowStore::of_units(&self.job.output, &units)?);
         let left_out = match self.job.config.duplicate_id {
             DuplicateId::Keep => Vec::new(),
             DuplicateId::Reject => {

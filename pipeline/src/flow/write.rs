@@ -1,14 +1,14 @@
 //! Stage 4: writes shards, several at once.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use packd_config::ImageChanged;
 use packd_sinks::{
     PackedSample, SampleClass, ShardCommit, ShardIndex, ShardOptions, ShardWriter, SinkError, SubSample,
-    create_folder, pack_key, write_file,
+    pack_key,
 };
-use packd_sources::{FetchRequest, RecordFetcher, SpoolReader};
+use packd_sources::{FetchRequest, LoadedImages, RecordFetcher, SpoolReader};
 use rayon::prelude::*;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
@@ -19,7 +19,7 @@ use super::pack::ShardPlan;
 use crate::error::Error;
 use crate::job::Job;
 use crate::progress::{Phase, Progress};
-use crate::state::ledger::{FinishedFile, FinishedShard, Ledger};
+use crate::state::ledger::{FinishedFile, FinishedShard, Ledger, MeasuredUnit};
 use crate::state::node::Node;
 use crate::state::rows::Row;
 
@@ -31,7 +31,7 @@ pub(crate) async fn write(
     mut input: Receiver<ShardPlan>,
     cancel: CancellationToken,
 ) -> Result<(), Error> {
-    create_folder(&job.output.join(job.node.commits()))?;
+    job.output.create_folder(&job.node.commits())?;
     let at_once = job.tools.pool.current_num_threads();
     let mut writers = JoinSet::new();
     let result = loop {
@@ -43,14 +43,18 @@ pub(crate) async fn write(
                 failed => break failed,
             },
             plan = input.recv(), if writers.len() < at_once => match plan {
-                Some(plan) if is_finished(&job, &finished, &plan) => {
-                    Progress::add(&job.counters().packs_written, plan.packs.end - plan.packs.start);
-                    Progress::add(&job.counters().shards_written, 1);
-                }
                 Some(plan) => {
-                    job.counters().enter(Phase::Write);
                     let (job, ledger) = (Arc::clone(&job), Arc::clone(&ledger));
-                    writers.spawn_blocking(move || write_shard(&job, &ledger, &plan));
+                    let finished = finished.get(&plan.name).cloned();
+                    writers.spawn_blocking(move || {
+                        if is_finished(&job, finished.as_ref(), &plan)? {
+                            Progress::add(&job.counters().packs_written, plan.packs.end - plan.packs.start);
+                            Progress::add(&job.counters().shards_written, 1);
+                            return Ok(());
+                        }
+                        job.counters().enter(Phase::Write);
+                        write_shard(&job, &ledger, &plan)
+                    });
                 }
                 None => break Ok(()),
             },
@@ -76,43 +80,47 @@ fn finish_one(done: Result<Result<(), Error>, tokio::task::JoinError>) -> Result
 }
 
 /// Whether the ledger's word about a shard still holds on the disk.
-fn is_finished(job: &Job, finished: &BTreeMap<String, FinishedShard>, plan: &ShardPlan) -> bool {
-    let Some(shard) = finished.get(&plan.name) else { return false };
-    let whole = shard.measurements == plan.measurements
-        && shard.files.iter().all(|file| super::is_unchanged(job, file));
+fn is_finished(job: &Job, finished: Option<&FinishedShard>, plan: &ShardPlan) -> Result<bool, Error> {
+    let Some(shard) = finished else { return Ok(false) };
+    let whole = shard.measurements == plan.measurements && super::are_unchanged(job, &shard.files)?;
     if !whole {
         tracing::warn!(shard = plan.name, "a finished shard was changed or removed; writing it again");
     }
-    whole
+    Ok(whole)
 }
 
-/// Where the record of a finished shard lies.
-pub(crate) fn commit_path(output: &Path, node: Node, shard: &str) -> PathBuf {
-    output.join(node.commits()).join(format!("{shard}.json"))
+/// The record of a finished shard, below the output.
+pub(crate) fn commit_name(node: Node, shard: &str) -> String {
+    format!("{}/{shard}.json", node.commits())
 }
 
 fn write_shard(job: &Job, ledger: &Ledger, plan: &ShardPlan) -> Result<(), Error> {
-    let folder = job.output.join(job.node.webdataset());
     // Only a node that has shards has a folder for them: Energon refuses an empty one.
-    create_folder(&folder)?;
+    job.output.create_folder(&job.node.webdataset())?;
+    let folder = job.output.path(&job.node.webdataset());
     let class = match job.config.sample_class {
         packd_config::SampleClass::Packed => SampleClass::Packed,
         packd_config::SampleClass::Crude => SampleClass::Crude,
     };
     let options = ShardOptions { class, passthrough: job.config.passthrough.clone() };
-    let spools = plan.units.iter().filter_map(|unit| unit.spool_path(&job.output));
+    job.output.fetch(plan.units.iter().filter_map(MeasuredUnit::spool))?;
+    let spools = plan.units.iter().filter_map(|unit| Some(job.output.path(&unit.spool()?.name)));
     let spools = spools.map(|path| SpoolReader::open(&path)).collect::<Result<Vec<_>, _>>()?;
     let fetcher = RecordFetcher::new(job.tools.inputs.to_vec(), plan.seekable.to_vec(), spools);
     let mut writer = ShardWriter::create(&folder, &plan.name, options)?;
     let budget = job.config.read_budget.0 / (2 * job.tools.pool.current_num_threads() as u64);
     let mut packs = plan.packs.clone();
     let mut written = 0;
-    while let Some(gathered) = gather(plan, &mut packs, budget.max(1))? {
-        for packed in restore(job, &fetcher, gathered)? {
+    while let Some(gathered) = gather(job, plan, &mut packs, budget.max(1))? {
+        let packs = restore(job, &fetcher, gathered)?;
+        let images = packs.iter().flat_map(|packed| &packed.sub_samples);
+        let images = images.flat_map(|sub| sub.sample.images.iter().map(|image| (image, sub.source_index)));
+        let loaded = job.tools.images.load(images);
+        for mut packed in packs {
             if job.cancelled() {
                 return Err(Error::Interrupted);
             }
-            writer.append(&packed, &job.tools.images).map_err(|error| with_line(job, &packed, error))?;
+            append(job, &mut writer, &mut packed, &loaded)?;
             let counters = job.counters();
             Progress::add(&counters.packs_written, 1);
             Progress::add(&counters.bytes_written, writer.bytes() - written);
@@ -125,11 +133,36 @@ fn write_shard(job: &Job, ledger: &Ledger, plan: &ShardPlan) -> Result<(), Error
     Ok(())
 }
 
+/// Appends a pack; with `image_changed: reject` without the samples whose images are not what was measured.
+fn append(
+    job: &Job,
+    writer: &mut ShardWriter,
+    packed: &mut PackedSample,
+    loaded: &LoadedImages,
+) -> Result<(), Error> {
+    while !packed.sub_samples.is_empty() {
+        match writer.append(packed, &job.tools.images, loaded) {
+            Ok(()) => break,
+            Err(error) if job.config.image_changed == ImageChanged::Fail => {
+                return Err(with_line(job, packed, error).into());
+            }
+            Err(error) => {
+                let error = with_line(job, packed, error);
+                tracing::debug!("{error}");
+                writer.leave_out(packed, error)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A pack's number, and the ordinal and row of each of its samples.
 type GatheredPack = (u64, Vec<(u64, Row)>);
 
-/// The packs whose records fit into the read budget together; at least one.
+/// The packs whose records fit into the read budget together, with their images where those are loaded with them;
+/// at least one.
 fn gather(
+    job: &Job,
     plan: &ShardPlan,
     packs: &mut std::ops::Range<u64>,
     budget: u64,
@@ -139,7 +172,8 @@ fn gather(
     while bytes < budget {
         let Some(pack) = packs.next() else { break };
         let rows = plan.part.rows(pack)?;
-        bytes += rows.iter().map(|(_, row)| u64::from(row.len)).sum::<u64>();
+        let images = |row: &Row| if job.tools.images.is_remote() { 512 * u64::from(row.stored) } else { 0 };
+        bytes += rows.iter().map(|(_, row)| u64::from(row.len) + images(row)).sum::<u64>();
         gathered.push((pack, rows));
     }
     Ok((!gathered.is_empty()).then_some(gathered))
@@ -219,18 +253,18 @@ fn with_line(job: &Job, packed: &PackedSample, mut error: SinkError) -> SinkErro
 }
 
 fn record(job: &Job, ledger: &Ledger, measurements: u64, commit: &ShardCommit) -> Result<(), Error> {
-    let name = &commit.index.name;
-    let path = commit_path(&job.output, job.node, name);
+    let name = commit_name(job.node, &commit.index.name);
     let text = serde_json::to_vec(commit)
-        .map_err(|error| Error::State { path: path.clone(), message: error.to_string() })?;
-    write_file(&path, &text)?;
-    let mut files: Vec<FinishedFile> = files_of(job, &commit.index).into();
-    files.push(FinishedFile {
-        name: format!("{}/{name}.json", job.node.commits()),
-        size: text.len() as u64,
-        checksum: hash(&text),
-    });
-    ledger.shard(name, FinishedShard { measurements, files })
+        .map_err(|error| Error::State { path: job.output.shown(&name), message: error.to_string() })?;
+    let [tar, idx] = files_of(job, &commit.index);
+    // First the small file: a tar that is there is complete in every way.
+    for file in [&idx, &tar] {
+        job.output.publish(&file.name)?;
+        job.output.drop_copy(&file.name)?;
+    }
+    job.output.write(&name, &text)?;
+    let commit_file = FinishedFile { name, size: text.len() as u64, checksum: hash(&text) };
+    ledger.shard(&commit.index.name, FinishedShard { measurements, files: vec![tar, idx, commit_file] })
 }
 
 /// A shard and its `.tar.idx`.

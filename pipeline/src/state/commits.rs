@@ -3,16 +3,15 @@
 //! A file that is there was finished. Whoever needs what another node found waits for its file, and there is
 //! nothing else that nodes wait for.
 
-use std::path::{Path, PathBuf};
-
-use packd_sinks::write_file;
 use packd_stages::bin_pack::Quality;
+use packd_storage::Traffic;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::ledger::{FinishedFile, MeasuredUnit};
 use super::node::Node;
 use crate::error::Error;
+use crate::output::Output;
 use crate::report::Seconds;
 
 /// A node has measured its slice of the input.
@@ -51,10 +50,16 @@ pub(crate) struct WrittenNode {
     pub(crate) train: u64,
     /// Packed samples of the `val` split.
     pub(crate) val: u64,
+    /// Sub-samples of the `train` and of the `val` split.
+    #[serde(default)]
+    pub(crate) sub_samples: [u64; 2],
     /// Of each packing that it made; with `scope: global` that of all nodes.
     pub(crate) qualities: Vec<Quality>,
     /// Where its time went.
     pub(crate) seconds: Seconds,
+    /// What it exchanged with object stores, in the process that finished it.
+    #[serde(default)]
+    pub(crate) storage: Traffic,
 }
 
 /// A file that says that a node has finished a phase.
@@ -62,33 +67,27 @@ pub(crate) trait Commit: Serialize + DeserializeOwned {
     /// Its name in the node's state folder.
     const NAME: &str;
 
-    fn path(output: &Path, node: Node) -> PathBuf {
-        output.join(node.run()).join(Self::NAME)
+    fn name(node: Node) -> String {
+        format!("{}/{}", node.run(), Self::NAME)
     }
 
-    fn write(&self, output: &Path, node: Node) -> Result<(), Error> {
-        let path = Self::path(output, node);
-        let text = serde_json::to_vec(self).map_err(|error| state(&path, &error))?;
-        Ok(write_file(path, &text)?)
+    fn write(&self, output: &Output, node: Node) -> Result<(), Error> {
+        let name = Self::name(node);
+        let text = serde_json::to_vec(self).map_err(|error| state(output, &name, &error))?;
+        output.write(&name, &text)
     }
 
     /// `None` while the node has not finished.
-    fn read(output: &Path, node: Node) -> Result<Option<Self>, Error> {
-        let path = Self::path(output, node);
-        match std::fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| state(&path, &error)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(state(&path, &error)),
-        }
+    fn read(output: &Output, node: Node) -> Result<Option<Self>, Error> {
+        let name = Self::name(node);
+        let text = output.read(&name)?;
+        text.map(|text| serde_json::from_slice(&text).map_err(|error| state(output, &name, &error)))
+            .transpose()
     }
 
     /// Takes the word back.
-    fn remove(output: &Path, node: Node) -> Result<(), Error> {
-        let path = Self::path(output, node);
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(state(&path, &error)),
-            _ => Ok(()),
-        }
+    fn remove(output: &Output, node: Node) -> Result<(), Error> {
+        output.remove(&Self::name(node))
     }
 }
 
@@ -100,6 +99,6 @@ impl Commit for WrittenNode {
     const NAME: &str = "written.json";
 }
 
-fn state(path: &Path, error: &impl ToString) -> Error {
-    Error::State { path: path.to_owned(), message: error.to_string() }
+fn state(output: &Output, name: &str, error: &impl ToString) -> Error {
+    Error::State { path: output.shown(name), message: error.to_string() }
 }

@@ -1,13 +1,13 @@
 //! `run/job.json`: which job an output folder holds, and how it is shared by the nodes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use packd_sinks::{AtomicFile, create_folder};
 use packd_sources::{Input, Part};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::Error;
+use crate::output::Output;
 
 /// The version of what a run keeps and writes; another version cannot continue a run.
 const FORMAT: u32 = 2;
@@ -44,47 +44,48 @@ impl JobFile {
         Self { format: FORMAT, config, inputs, counter, slices, planned_in }
     }
 
-    pub(crate) fn read(output: &Path) -> Result<Self, Error> {
-        let path = output.join(Self::NAME);
-        let state = |message: String| Error::State { path: path.clone(), message };
-        let text = std::fs::read(&path).map_err(|error| state(error.to_string()))?;
-        serde_json::from_slice(&text).map_err(|error| state(error.to_string()))
+    /// The job that an output holds; `None` if there is none.
+    pub(crate) fn find(output: &Output) -> Result<Option<Self>, Error> {
+        let state = |message: String| Error::State { path: output.shown(Self::NAME), message };
+        let text = output.read(Self::NAME)?;
+        text.map(|text| serde_json::from_slice(&text).map_err(|error| state(error.to_string()))).transpose()
+    }
+
+    /// The job that an output holds.
+    pub(crate) fn read(output: &Output) -> Result<Self, Error> {
+        let message = || "no such file: the folder holds no run".to_owned();
+        Self::find(output)?.ok_or_else(|| Error::State { path: output.shown(Self::NAME), message: message() })
     }
 
     /// Whether an output folder may be used: a new or empty one, or one that holds the same job.
-    pub(crate) fn check(&self, output: &Path) -> Result<(), Error> {
-        if output.join(Self::NAME).exists() {
-            return match self.difference(&Self::read(output)?) {
+    pub(crate) fn check(&self, output: &Output) -> Result<(), Error> {
+        if let Some(found) = Self::find(output)? {
+            return match self.difference(&found) {
                 None => Ok(()),
-                Some(what) => Err(Error::OtherJob { path: output.to_owned(), what }),
+                Some(what) => Err(Error::OtherJob { path: output.name().to_owned(), what }),
             };
         }
-        let foreign = std::fs::read_dir(output).is_ok_and(|mut entries| {
-            entries.any(|entry| entry.is_ok_and(|entry| entry.file_name() != "run"))
-        });
-        if output.join(Self::NAME).exists() {
+        let foreign = output.holds_other_than("run")?;
+        if output.exists(Self::NAME)? {
             // Another node claimed the folder just now.
             return self.check(output);
         }
-        if foreign || output.is_file() {
-            return Err(Error::NotAnOutput { path: output.to_owned() });
+        if foreign {
+            return Err(Error::NotAnOutput { path: output.name().to_owned() });
         }
         Ok(())
     }
 
     /// Checks the folder and claims it for this job, before or after other nodes of the same job.
-    pub(crate) fn claim(&self, output: &Path) -> Result<(), Error> {
+    pub(crate) fn claim(&self, output: &Output) -> Result<(), Error> {
         self.check(output)?;
-        let path = output.join(Self::NAME);
-        if path.exists() {
+        if output.exists(Self::NAME)? {
             return Ok(());
         }
-        create_folder(&output.join("run"))?;
+        output.create_folder("run")?;
         let text = serde_json::to_vec_pretty(self)
-            .map_err(|error| Error::State { path: path.clone(), message: error.to_string() })?;
-        let mut file = AtomicFile::create(path)?;
-        file.put(&text)?;
-        if file.commit_new()? { Ok(()) } else { self.check(output) }
+            .map_err(|error| Error::State { path: output.shown(Self::NAME), message: error.to_string() })?;
+        if output.write_new(Self::NAME, &text)? { Ok(()) } else { self.check(output) }
     }
 
     /// The first thing that differs from what the folder holds, by name.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::node::Node;
 use super::stats::Stats;
 use crate::error::Error;
+use crate::output::Output;
 
 /// One file that was finished.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,40 +101,47 @@ impl Finished {
     }
 }
 
-/// The open ledger.
+/// The open ledger: a file that grows line by line or, as objects cannot grow, one object a line.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    path: PathBuf,
-    file: Mutex<File>,
+    output: Output,
+    node: Node,
+    lines: Mutex<Lines>,
+}
+
+#[derive(Debug)]
+enum Lines {
+    File(File),
+    /// The number of the next object.
+    Objects(u64),
 }
 
 impl Ledger {
-    /// Opens the ledger and reads what was finished. A last line that was cut by a crash is dropped.
-    pub(crate) fn open(path: &Path) -> Result<(Self, Finished), Error> {
-        let fail = |error: std::io::Error| Error::State { path: path.to_owned(), message: error.to_string() };
-        let text = match std::fs::read(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(fail(error)),
+    /// Opens the ledger of a node and reads what was finished. A last line that was cut by a crash is dropped.
+    pub(crate) fn open(output: &Output, node: Node) -> Result<(Self, Finished), Error> {
+        let text = read_text(output, node)?;
+        let whole = whole_lines(&text);
+        let finished = read(&text[..whole]).map_err(|error| not_a_ledger(output, node, &error))?;
+        let lines = match output.remote() {
+            Some(_) => Lines::Objects(text.iter().filter(|byte| **byte == b'\n').count() as u64),
+            None => {
+                let path = output.path(&node.ledger());
+                let fail =
+                    |error: std::io::Error| Error::State { path: path.clone(), message: error.to_string() };
+                let file = OpenOptions::new().append(true).create(true).open(&path).map_err(fail)?;
+                if whole < text.len() {
+                    file.set_len(whole as u64).map_err(fail)?;
+                }
+                Lines::File(file)
+            }
         };
-        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        let finished = read(&text[..whole]).map_err(|error| Error::State {
-            path: path.to_owned(),
-            message: format!("not a ledger: {error}"),
-        })?;
-        let file = OpenOptions::new().append(true).create(true).open(path).map_err(fail)?;
-        if whole < text.len() {
-            file.set_len(whole as u64).map_err(fail)?;
-        }
-        Ok((Self { path: path.to_owned(), file: Mutex::new(file) }, finished))
+        Ok((Self { output: output.clone(), node, lines: Mutex::new(lines) }, finished))
     }
 
     /// What a ledger says, without opening it for writing.
-    pub(crate) fn peek(path: &Path) -> Result<Finished, Error> {
-        let fail = |message: String| Error::State { path: path.to_owned(), message };
-        let text = std::fs::read(path).map_err(|error| fail(error.to_string()))?;
-        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        read(&text[..whole]).map_err(|error| fail(format!("not a ledger: {error}")))
+    pub(crate) fn peek(output: &Output, node: Node) -> Result<Finished, Error> {
+        let text = read_text(output, node)?;
+        read(&text[..whole_lines(&text)]).map_err(|error| not_a_ledger(output, node, &error))
     }
 
     pub(crate) fn measured(&self, unit: &MeasuredUnit) -> Result<(), Error> {
@@ -151,12 +158,45 @@ impl Ledger {
     }
 
     fn append(&self, entry: &Entry) -> Result<(), Error> {
-        let fail = |message: String| Error::State { path: self.path.clone(), message };
+        let fail = |message: String| Error::State { path: self.output.shown(&self.node.ledger()), message };
         let mut line = serde_json::to_vec(entry).map_err(|error| fail(error.to_string()))?;
         line.push(b'\n');
-        let mut file = self.file.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        file.write_all(&line).and_then(|()| file.sync_data()).map_err(|error| fail(error.to_string()))
+        let mut lines = self.lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match &mut *lines {
+            Lines::File(file) => {
+                file.write_all(&line).and_then(|()| file.sync_data()).map_err(|error| fail(error.to_string()))
+            }
+            Lines::Objects(next) => loop {
+                let name = object_name(self.node, *next);
+                *next += 1;
+                // Another process on the same node may have written this one.
+                if self.output.write_new(&name, &line)? {
+                    return Ok(());
+                }
+            },
+        }
     }
+}
+
+fn object_name(node: Node, number: u64) -> String {
+    format!("{}/{number:08}.json", node.ledger_objects())
+}
+
+/// All lines of a ledger; nothing while there is none.
+fn read_text(output: &Output, node: Node) -> Result<Vec<u8>, Error> {
+    let Some(prefix) = output.remote() else { return Ok(output.read(&node.ledger())?.unwrap_or_default()) };
+    let Some(folder) = prefix.join(&node.ledger_objects())? else { return Ok(Vec::new()) };
+    let names: Vec<String> =
+        folder.list()?.into_iter().map(|(name, _)| format!("{}/{name}", node.ledger_objects())).collect();
+    Ok(output.read_many(&names)?.into_iter().flatten().flatten().collect())
+}
+
+fn whole_lines(text: &[u8]) -> usize {
+    text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1)
+}
+
+fn not_a_ledger(output: &Output, node: Node, error: &serde_json::Error) -> Error {
+    Error::State { path: output.shown(&node.ledger()), message: format!("not a ledger: {error}") }
 }
 
 fn read(text: &[u8]) -> Result<Finished, serde_json::Error> {
@@ -197,8 +237,10 @@ mod tests {
     #[test]
     fn a_torn_last_line_is_dropped_and_overwritten() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ledger.jsonl");
-        let (ledger, finished) = Ledger::open(&path).unwrap();
+        let output = Output::open_existing(folder.path()).unwrap();
+        output.create_folder(&Node(0).run()).unwrap();
+        let path = output.path(&Node(0).ledger());
+        let (ledger, finished) = Ledger::open(&output, Node(0)).unwrap();
         assert_eq!(finished, Finished::default());
         ledger.measured(&unit(0)).unwrap();
         ledger.shard("a.tar", FinishedShard::default()).unwrap();
@@ -206,11 +248,11 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         for cut in 0..whole.len() {
             std::fs::write(&path, &whole[..cut]).unwrap();
-            let (ledger, before) = Ledger::open(&path).unwrap();
+            let (ledger, before) = Ledger::open(&output, Node(0)).unwrap();
             assert!(before.units.len() <= 1 && before.shards.len() <= before.units.len());
             ledger.shard("b.tar", FinishedShard::default()).unwrap();
             drop(ledger);
-            let after = Ledger::peek(&path).unwrap();
+            let after = Ledger::peek(&output, Node(0)).unwrap();
             assert!(after.shards.contains_key("b.tar"), "cut at {cut}");
             assert_eq!(after.units, before.units);
         }

@@ -37,6 +37,11 @@ impl Node {
         format!("{}/ledger.jsonl", self.run())
     }
 
+    /// Its ledger in an object store, one object a line.
+    pub(crate) fn ledger_objects(self) -> String {
+        format!("{}/ledger", self.run())
+    }
+
     /// Held by the process that works on it.
     pub(crate) fn lock(self) -> String {
         format!("{}/lock", self.run())

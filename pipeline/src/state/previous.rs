@@ -9,10 +9,12 @@ use super::job_file::JobFile;
 use super::ledger::Ledger;
 use super::node::Node;
 use super::rows::RowStore;
+use super::unit::fetch_texts;
 use crate::error::Error;
+use crate::output::Output;
 
 /// Options that do not change what is measured; all others must be as they were.
-const FREE_KEYS: [&str; 26] = [
+const FREE_KEYS: [&str; 28] = [
     "input",
     "seq_len",
     "algorithm",
@@ -25,6 +27,7 @@ const FREE_KEYS: [&str; 26] = [
     "overlong",
     "seed",
     "duplicate_id",
+    "image_changed",
     "max_reject_rate",
     "fail_fast",
     "sample_class",
@@ -36,6 +39,7 @@ const FREE_KEYS: [&str; 26] = [
     "shards_multiple",
     "val_fraction",
     "metadataset",
+    "weight",
     "subflavors",
     "no_sqlite",
     "nodes",
@@ -56,7 +60,8 @@ impl Previous {
     /// # Errors
     /// The folder holds no run, or one that measured by other rules (named in the error).
     pub(crate) fn read(folder: &Path, job: &JobFile) -> Result<Self, Error> {
-        let earlier = JobFile::read(folder)?;
+        let output = Output::open_existing(folder)?;
+        let earlier = JobFile::read(&output)?;
         let other = |what: String| Error::OtherJob { path: folder.to_owned(), what };
         for (key, value) in &job.config {
             if !FREE_KEYS.contains(&key.as_str()) && earlier.config.get(key) != Some(value) {
@@ -68,13 +73,14 @@ impl Previous {
         }
         let mut units = Vec::new();
         for node in (0..earlier.slices.len() as u32).map(Node) {
-            units.extend(Ledger::peek(&folder.join(node.ledger()))?.units);
+            units.extend(Ledger::peek(&output, node)?.units);
         }
-        let rows = RowStore::open(units.iter().map(|unit| (unit.rows_path(folder), unit.samples)))?;
+        let rows = RowStore::of_units(&output, &units)?;
+        fetch_texts(&output, &units)?;
         let mut known = HashMap::with_capacity(rows.len() as usize);
         let mut ordinal = 0;
         for unit in &units {
-            for details in unit.read_details(folder)? {
+            for details in unit.read_details(&output)? {
                 let row = rows.get(ordinal)?;
                 ordinal += 1;
                 // A sample that was cut to an earlier seq_len is measured again.

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use packd_stages::bin_pack::Item;
 
+use super::ledger::MeasuredUnit;
 use crate::error::Error;
+use crate::output::Output;
 
 /// One measured sample: 16 bytes for the packer, 24 for the writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +90,14 @@ struct UnitRows {
 }
 
 impl RowStore {
-    /// Opens the row files, given in order with the number of rows of each.
+    /// Opens the rows of units, in their order.
+    pub(crate) fn of_units(output: &Output, units: &[MeasuredUnit]) -> Result<Self, Error> {
+        output.fetch(units.iter().filter_map(MeasuredUnit::rows))?;
+        let files = units.iter().filter_map(|unit| Some((output.path(&unit.rows()?.name), unit.samples)));
+        Self::open(files)
+    }
+
+    /// Opens row files, given in order with the number of rows of each.
     pub(crate) fn open(files: impl IntoIterator<Item = (PathBuf, u64)>) -> Result<Self, Error> {
         let mut units = Vec::new();
         let mut first = 0;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use packd_sinks::{AtomicFile, hash_file};
 use packd_stages::bin_pack::Limits;
@@ -14,6 +14,7 @@ use super::ledger::FinishedFile;
 use super::node::Node;
 use super::rows::{ROW_BYTES, Row, RowStore};
 use crate::error::Error;
+use crate::output::Output;
 
 /// A row, and its number on the node before it.
 const ENTRY_BYTES: usize = 8 + ROW_BYTES;
@@ -28,7 +29,7 @@ fn name(node: Node) -> String {
 ///
 /// Reads the rows once to count them, and once for every 256 MiB of them.
 pub(crate) fn write_sorted(
-    output: &Path,
+    output: &Output,
     node: Node,
     rows: &RowStore,
     limits: &Limits,
@@ -36,7 +37,7 @@ pub(crate) fn write_sorted(
     let mut counts = std::collections::BTreeMap::new();
     rows.scan(0..rows.len(), |row| *counts.entry(limits.class(row.length)).or_insert(0_u64) += 1)?;
     let counts: Vec<(u32, u64)> = counts.into_iter().collect();
-    let path = output.join(name(node));
+    let path = output.path(&name(node));
     let state = |error: std::io::Error| Error::State { path: path.clone(), message: error.to_string() };
     let mut file = AtomicFile::create(&path)?;
     for classes in groups(&counts) {
@@ -45,6 +46,7 @@ pub(crate) fn write_sorted(
         }
     }
     file.commit()?;
+    output.publish(&name(node))?;
     let size = rows.len() * ENTRY_BYTES as u64;
     Ok((counts, FinishedFile { name: name(node), size, checksum: hash_file(&path)? }))
 }
@@ -94,12 +96,13 @@ pub(crate) struct SortedRows {
 
 impl SortedRows {
     pub(crate) fn open(
-        output: &Path,
+        output: &Output,
         node: Node,
         measured: &MeasuredNode,
         first_ordinal: u64,
     ) -> Result<Self, Error> {
-        let path = output.join(name(node));
+        output.fetch(&measured.sorted)?;
+        let path = output.path(&name(node));
         let file = File::open(&path)
             .map_err(|error| Error::State { path: path.clone(), message: error.to_string() })?;
         let mut before = 0;
@@ -152,12 +155,13 @@ mod tests {
         let rows = folder.path().join("rows");
         std::fs::write(&rows, bytes).unwrap();
         let rows = RowStore::open([(rows, lengths.len() as u64)]).unwrap();
-        std::fs::create_dir_all(folder.path().join(Node(2).run())).unwrap();
+        let output = Output::open_existing(folder.path()).unwrap();
+        output.create_folder(&Node(2).run()).unwrap();
         let limits = Limits { pad_to_multiple: 2, ..Limits::new(16) };
-        let (histogram, sorted) = write_sorted(folder.path(), Node(2), &rows, &limits).unwrap();
+        let (histogram, sorted) = write_sorted(&output, Node(2), &rows, &limits).unwrap();
         assert_eq!(histogram, [(1, 1), (2, 3), (3, 2), (5, 1)]);
         let measured = MeasuredNode { units: vec![], histogram, sorted: Some(sorted) };
-        let sorted = SortedRows::open(folder.path(), Node(2), &measured, 100).unwrap();
+        let sorted = SortedRows::open(&output, Node(2), &measured, 100).unwrap();
         assert_eq!(sorted.get(2, 0).unwrap(), (101, row(3, 1)));
         assert_eq!(sorted.get(2, 2).unwrap(), (105, row(3, 5)));
         assert_eq!(sorted.get(3, 1).unwrap(), (102, row(5, 2)));

@@ -7,9 +7,9 @@
 //! | `000000.rejects` | the rejects, as they will stand in `rejects.jsonl` |
 //! | `000000.spool` | the records themselves, where their input cannot be read by offset |
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use packd_sinks::{AtomicFile, Reject, create_folder};
+use packd_sinks::{Reject, write_file};
 use packd_sources::{RecordBlock, SpoolWriter};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
@@ -19,6 +19,7 @@ use super::node::Node;
 use super::rows::Row;
 use super::stats::Stats;
 use crate::error::Error;
+use crate::output::Output;
 
 /// What was measured of a sample beyond its [`Row`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,18 +56,17 @@ impl UnitBuilder {
     /// Writes the unit's files; they are finished when this returns.
     pub(crate) fn commit(
         self,
-        output: &Path,
+        output: &Output,
         node: Node,
         unit: u64,
         next: Position,
     ) -> Result<MeasuredUnit, Error> {
-        create_folder(&output.join(node.measured()))?;
+        output.create_folder(&node.measured())?;
         let mut files = Vec::new();
         let mut put = |kind: &str, bytes: &[u8]| -> Result<(), Error> {
             let name = file_name(node, unit, kind);
-            let mut file = AtomicFile::create(output.join(&name))?;
-            file.put(bytes)?;
-            file.commit()?;
+            write_file(output.path(&name), bytes)?;
+            output.publish(&name)?;
             files.push(FinishedFile {
                 name,
                 size: bytes.len() as u64,
@@ -74,7 +74,7 @@ impl UnitBuilder {
             });
             Ok(())
         };
-        let state = |message: String| Error::State { path: output.join(node.measured()), message };
+        let state = |message: String| Error::State { path: output.shown(&node.measured()), message };
         let rows: Vec<u8> = self.rows.iter().flat_map(|row| row.to_bytes()).collect();
         put("rows", &rows)?;
         let details = postcard::to_stdvec(&self.details).map_err(|error| state(error.to_string()))?;
@@ -105,23 +105,29 @@ fn file_name(node: Node, unit: u64, kind: &str) -> String {
 }
 
 impl MeasuredUnit {
-    fn path(&self, output: &Path, kind: &str) -> PathBuf {
-        output.join(file_name(self.node, self.unit, kind))
+    fn file(&self, kind: &str) -> Option<&FinishedFile> {
+        let name = file_name(self.node, self.unit, kind);
+        self.files.iter().find(|file| file.name == name)
     }
 
-    pub(crate) fn rows_path(&self, output: &Path) -> PathBuf {
-        self.path(output, "rows")
+    /// Its row file, on this machine once it was fetched.
+    pub(crate) fn rows(&self) -> Option<&FinishedFile> {
+        self.file("rows")
     }
 
-    /// The spool of the unit, if it has one.
-    pub(crate) fn spool_path(&self, output: &Path) -> Option<PathBuf> {
-        let name = file_name(self.node, self.unit, "spool");
-        self.files.iter().any(|file| file.name == name).then(|| output.join(name))
+    /// Its spool, if it has one.
+    pub(crate) fn spool(&self) -> Option<&FinishedFile> {
+        self.file("spool")
+    }
+
+    fn fetched(&self, output: &Output, kind: &str) -> Result<PathBuf, Error> {
+        output.fetch(self.file(kind))?;
+        Ok(output.path(&file_name(self.node, self.unit, kind)))
     }
 
     /// Reads the details of every sample of the unit.
-    pub(crate) fn read_details(&self, output: &Path) -> Result<Vec<Details>, Error> {
-        let path = self.path(output, "details");
+    pub(crate) fn read_details(&self, output: &Output) -> Result<Vec<Details>, Error> {
+        let path = self.fetched(output, "details")?;
         let state = |message: String| Error::State { path: path.clone(), message };
         let packed = std::fs::File::open(&path).map_err(|error| state(error.to_string()))?;
         let plain = zstd::stream::decode_all(packed).map_err(|error| state(error.to_string()))?;
@@ -129,11 +135,16 @@ impl MeasuredUnit {
     }
 
     /// Reads the rejects of the unit.
-    pub(crate) fn read_rejects(&self, output: &Path) -> Result<Vec<Reject>, Error> {
-        let path = self.path(output, "rejects");
+    pub(crate) fn read_rejects(&self, output: &Output) -> Result<Vec<Reject>, Error> {
+        let path = self.fetched(output, "rejects")?;
         let state = |message: String| Error::State { path: path.clone(), message };
         let text = std::fs::read(&path).map_err(|error| state(error.to_string()))?;
         let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         lines.map(|line| serde_json::from_slice(line).map_err(|error| state(error.to_string()))).collect()
     }
+}
+
+/// Brings the details and rejects of all units to this machine, many at once.
+pub(crate) fn fetch_texts(output: &Output, units: &[MeasuredUnit]) -> Result<(), Error> {
+    output.fetch(units.iter().flat_map(|unit| ["details", "rejects"].map(|kind| unit.file(kind))).flatten())
 }

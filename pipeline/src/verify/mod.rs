@@ -26,9 +26,11 @@ pub use fault::{Fault, FaultKind};
 pub(crate) use images::{media_type, whole_image};
 pub(crate) use info::Info;
 pub use report::VerifyReport;
+pub(crate) use split::split_sizes;
 pub(crate) use sqlite::open as open_sqlite;
 
 use crate::error::Error;
+use crate::output::Output;
 use crate::packed_set::Layout;
 use context::Context;
 use rules::Rules;
@@ -77,11 +79,15 @@ impl VerifyOptions {
 /// Memory does not grow with the shards but by their index and some 50 bytes a pack: a thread holds one
 /// member of one packed sample at a time.
 ///
+/// A set in an object store is received as a whole first, into the folder for temporary files.
+///
 /// # Errors
 /// Only what keeps it from looking at all: no data set, no `seq_len`, a model that cannot be loaded.
 /// Everything that is wrong with the set is a [`Fault`] of the report.
 pub fn verify(options: &VerifyOptions) -> Result<VerifyReport, Error> {
-    let layout = Layout::find(&options.folder)?;
+    let output = Output::open_existing(&options.folder)?;
+    output.fetch_all()?;
+    let layout = Layout::find(output.folder())?;
     let rules = Rules::new(options, layout.run_of.as_deref())?;
     let pool = crate::job::pool(options.threads)?;
     let context = Context::new(&layout, rules);

@@ -13,7 +13,7 @@ use super::info::Info;
 use super::sample;
 use super::set::base_name;
 use super::sqlite::Database;
-use crate::flow::write::commit_path;
+use crate::flow::write::commit_name;
 use crate::state::node::Node;
 
 /// A shard and where it stands.
@@ -79,7 +79,7 @@ fn written_samples(context: &Context<'_>, shard: &Shard<'_>) -> HashMap<String, 
     let Some(output) = &context.layout.run_of else { return HashMap::new() };
     let folders = shard.path.ancestors().filter_map(|path| path.file_name()?.to_str());
     let node = folders.into_iter().find_map(Node::of_path).unwrap_or(Node(0));
-    let Ok(text) = std::fs::read(commit_path(output, node, base_name(shard.name))) else {
+    let Ok(text) = std::fs::read(output.join(commit_name(node, base_name(shard.name)))) else {
         return HashMap::new();
     };
     let Ok(commit) = serde_json::from_slice::<ShardCommit>(&text) else { return HashMap::new() };

@@ -19,6 +19,20 @@ struct Content {
     exclude: Vec<String>,
 }
 
+/// The packed samples of the `train` and the `val` split, from the counts of each shard.
+pub(crate) fn split_sizes(set: &DataSet, counts: &BTreeMap<String, u64>) -> Result<[u64; 2], String> {
+    let path = set.path.join(METADATA_FOLDER).join("split.yaml");
+    let text =
+        std::fs::read_to_string(&path).map_err(|error| format!("split.yaml cannot be read: {error}"))?;
+    let content: Content = serde_saphyr::from_str(&text).map_err(|error| format!("split.yaml: {error}"))?;
+    let size = |split: &str| {
+        let shards = content.split_parts.get(split).into_iter().flatten();
+        let names = shards.filter_map(|expression| expand(expression)).flatten();
+        names.filter_map(|name| counts.get(&name)).sum()
+    };
+    Ok([size("train"), size("val")])
+}
+
 /// `shards` are all that are there or listed, sorted.
 pub(super) fn check(context: &Context<'_>, set: &DataSet, shards: &[String]) {
     let meta = set.path.join(METADATA_FOLDER);

@@ -8,14 +8,19 @@ use packd_contracts::{ImageRef, Sample};
 use packd_sinks::{
     PackedSample, SampleClass, ShardCommit, ShardOptions, ShardWriter, SubSample, pack_key, shard_name,
 };
-use packd_sources::{ImageStore, ImageStoreOptions};
+use packd_sources::{ImageStore, ImageStoreOptions, LoadedImages};
 
 pub(crate) fn options() -> ShardOptions {
     ShardOptions { class: SampleClass::Packed, passthrough: Vec::new() }
 }
 
 pub(crate) fn store(folder: &Path) -> ImageStore {
-    ImageStore::new(&ImageStoreOptions::default(), &[folder.to_owned()]).unwrap()
+    ImageStore::new(
+        &ImageStoreOptions::default(),
+        &[folder.to_owned()],
+        &packd_storage::Stores::new(Default::default()).unwrap(),
+    )
+    .unwrap()
 }
 
 /// Bytes that start as a JPEG and end in noise.
@@ -78,7 +83,7 @@ pub(crate) fn packed(folder: &Path, n: u64) -> PackedSample {
 pub(crate) fn write_shard(folder: &Path, number: u64, packs: u64) -> ShardCommit {
     let mut shard = ShardWriter::create(folder, &shard_name("p", number), options()).unwrap();
     for n in number * packs..(number + 1) * packs {
-        shard.append(&packed(folder, n), &store(folder)).unwrap();
+        shard.append(&packed(folder, n), &store(folder), &LoadedImages::default()).unwrap();
     }
     shard.finish().unwrap()
 }
