@@ -24,6 +24,7 @@ mod index;
 mod inspect;
 mod job;
 mod lengths;
+mod merge;
 mod output;
 mod packed_set;
 mod progress;
@@ -42,6 +43,7 @@ pub use inspect::{
 };
 pub use job::Job;
 pub use lengths::{LengthsReport, SeqLenChoice, lengths};
+pub use merge::{MergeOptions, MergedSet, merge};
 pub use packd_config::{self as config, Config};
 pub use packd_stages::bin_pack;
 pub use packd_stages::bin_pack::{Limits, pack};

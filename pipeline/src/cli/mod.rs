@@ -8,6 +8,7 @@ mod index;
 mod inspect;
 mod launch;
 mod lengths;
+mod merge;
 mod output;
 mod progress_view;
 mod run;
@@ -92,6 +93,8 @@ enum Command {
     Index(index::IndexArgs),
     /// Show the shards, or one packed sample
     Inspect(inspect::InspectArgs),
+    /// Write one dataset.yaml over several finished outputs
+    Merge(merge::MergeArgs),
     /// Print a job as a script or manifests for Slurm or Kubernetes
     Deploy(deploy::DeployCommand),
     /// Check, show or make a configuration
@@ -162,6 +165,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args, &cli.global),
         Command::Index(args) => index::run(&args, &cli.global),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Merge(args) => merge::run(&args),
         Command::Deploy(command) => deploy::run(&command, matches),
         Command::Config(command) => config::run(&command, matches),
     };
