@@ -12,7 +12,7 @@
 //! with the newline before it, and chat templates end with a newline that the trainer lacks.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::Verdict;
 use crate::count::{ExplainLine, Fit, TokenCount, snippet};
@@ -36,10 +36,16 @@ const ROUND_NUMBER: &str = "{{idx}}";
 pub(crate) const NEEDED: [&str; 5] =
     ["<|im_start|>", TURN_END, "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"];
 
-/// The contract with its constants counted once.
+/// The contract with its constants counted once, when something is counted.
 pub(crate) struct LlavaOnevision2 {
     tokenizer: Arc<Tokenizer>,
     pub(crate) merge: u32,
+    constants: OnceLock<Constants>,
+}
+
+/// Tokens of what stands in every sample.
+#[derive(Clone, Copy)]
+struct Constants {
     system: usize,
     between: usize,
 }
@@ -63,12 +69,21 @@ struct Round {
 impl LlavaOnevision2 {
     /// The contract over a tokenizer; `Err` names a special token that the tokenizer lacks.
     pub(crate) fn new(tokenizer: Arc<Tokenizer>, merge: u32) -> Result<Self, &'static str> {
-        if let Some(missing) = NEEDED.into_iter().find(|token| tokenizer.count(token) != Ok(1)) {
+        let is_special = |token: &str| tokenizer.special_tokens().iter().any(|special| special == token);
+        let is_one = |token: &str| is_special(token) || tokenizer.count(token) == Ok(1);
+        if let Some(missing) = NEEDED.into_iter().find(|token| !is_one(token)) {
             return Err(missing);
         }
-        let count = |text| tokenizer.count(text).map_err(|_| text);
-        let (system, between) = (count(SYSTEM)?, count(BETWEEN_ROUNDS)?);
-        Ok(Self { tokenizer, merge, system, between })
+        Ok(Self { tokenizer, merge, constants: OnceLock::new() })
+    }
+
+    fn constants(&self) -> Result<Constants, Verdict> {
+        if let Some(known) = self.constants.get() {
+            return Ok(*known);
+        }
+        let count = |text| self.tokenizer.count(text);
+        let constants = Constants { system: count(SYSTEM)?, between: count(BETWEEN_ROUNDS)? };
+        Ok(*self.constants.get_or_init(|| constants))
     }
 
     /// The length of a sample with these turns and grids.
@@ -100,7 +115,7 @@ impl LlavaOnevision2 {
         if texts.changed {
             return self.fit_repaired(prompts, captions, grids, seq_len);
         }
-        let mut total = Round { tokens: self.system as u64, images: 0 };
+        let mut total = Round { tokens: self.constants()?.system as u64, images: 0 };
         let mut fitting = None;
         for (number, round) in self.rounds(&texts)?.into_iter().enumerate() {
             total = Round { tokens: total.tokens + round.tokens, images: total.images + round.images };
@@ -213,8 +228,8 @@ impl LlavaOnevision2 {
     /// Tokens of one segment, an image counted as one.
     pub(crate) fn tokens(&self, segment: &Segment<'_>) -> Result<usize, Verdict> {
         match segment.kind {
-            "system" => Ok(self.system),
-            "between" => Ok(self.between),
+            "system" => Ok(self.constants()?.system),
+            "between" => Ok(self.constants()?.between),
             "end" => Ok(1),
             _ => self.tokenizer.count(segment.text),
         }
