@@ -38,8 +38,8 @@ struct Remote {
     _lock: File,
 }
 
-/// Files that are received at once.
-const RECEIVED_AT_ONCE: usize = 16;
+/// Files that are sent or received at once.
+const FILES_AT_ONCE: usize = 16;
 /// Name of the folder of a process, up to its own part.
 const SCRATCH: &str = "packd-output-";
 const SCRATCH_LOCK: &str = ".in-use";
@@ -124,6 +124,11 @@ impl Output {
         Ok(object.send(&Arc::new(file), size)?)
     }
 
+    /// Sends files that are finished on this machine, many at once.
+    pub(crate) fn publish_all(&self, names: &[String]) -> Result<(), Error> {
+        at_once(names, |name| self.publish(name))
+    }
+
     /// Removes this machine's copy of a file that was published. A folder that is the output keeps it.
     pub(crate) fn drop_copy(&self, name: &str) -> Result<(), Error> {
         let path = self.path(name);
@@ -140,16 +145,7 @@ impl Output {
         }
         let missing: Vec<&FinishedFile> =
             files.into_iter().filter(|file| !self.path(&file.name).exists()).collect();
-        for some in missing.chunks(RECEIVED_AT_ONCE) {
-            std::thread::scope(|scope| {
-                let threads: Vec<_> = some.iter().map(|file| scope.spawn(|| self.fetch_one(file))).collect();
-                threads.into_iter().try_for_each(|thread| {
-                    let lost = |_| Error::Internal { stage: "fetch", message: "a thread panicked".into() };
-                    thread.join().map_err(lost)?
-                })
-            })?;
-        }
-        Ok(())
+        at_once(&missing, |file| self.fetch_one(file))
     }
 
     /// Brings everything to this machine, to be looked at.
@@ -308,6 +304,20 @@ impl Output {
         });
         whole.collect()
     }
+}
+
+/// Does something with files that a store takes its time for, some at once.
+fn at_once<T: Sync>(files: &[T], each: impl Fn(&T) -> Result<(), Error> + Sync) -> Result<(), Error> {
+    for some in files.chunks(FILES_AT_ONCE) {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = some.iter().map(|file| scope.spawn(|| each(file))).collect();
+            threads.into_iter().try_for_each(|thread| {
+                let lost = |_| Error::Internal { stage: "store", message: "a thread panicked".into() };
+                thread.join().map_err(lost)?
+            })
+        })?;
+    }
+    Ok(())
 }
 
 /// Removes folders of processes that were killed.

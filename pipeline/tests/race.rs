@@ -42,7 +42,7 @@ fn two_processes_on_one_slice_commit_once() {
     let races: u64 = std::env::var("RACES").map_or(40, |races| races.parse().unwrap());
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    write_dataset(folder, 60);
+    write_dataset(folder, 20);
     write_tiny_model(folder);
     let expected = folder.join("expected");
     let done = packd(folder).arg("run").args(DATA).args(["--quiet", "-o"]).arg(&expected).output().unwrap();

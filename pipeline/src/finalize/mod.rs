@@ -52,8 +52,8 @@ pub(crate) fn finish_node(job: &Job, packed: Packed) -> Result<(), Error> {
     let mut parts = 0;
     // Of each shard, by name: packs and sub-samples.
     let mut counts = BTreeMap::new();
-    for shard in &written.shards {
-        let commit = read_commit(job, job.node, shard)?;
+    for (shard, commit) in written.shards.iter().zip(read_commits(job, job.node, &written.shards)) {
+        let commit = commit?;
         parts += commit.index.parts();
         let sub_samples: usize = commit.packs.iter().map(|pack| pack.sub_samples.len()).sum();
         counts.insert(shard.clone(), (commit.packs.len() as u64, sub_samples as u64));
@@ -68,8 +68,9 @@ pub(crate) fn finish_node(job: &Job, packed: Packed) -> Result<(), Error> {
             written.sub_samples[usize::from(packs_before >= written.train)] += sub_samples;
             packs_before += packs;
         }
-        for name in summary.files.iter().map(|file| format!("{folder}/{file}")) {
-            job.output.publish(&name)?;
+        let names: Vec<String> = summary.files.iter().map(|file| format!("{folder}/{file}")).collect();
+        job.output.publish_all(&names)?;
+        for name in names {
             written.files.push(finished_file(&job.output, name)?);
         }
     }
@@ -109,8 +110,8 @@ pub(crate) fn finalize(job: &Job) -> Result<Report, Error> {
     write_metadataset(&output.path("dataset.yaml"), &entries, blend(job.config.metadataset))?;
     let mut files: Vec<FinishedFile> =
         whole.written.iter().flat_map(|node| node.files.iter().cloned()).collect();
+    output.publish_all(&TOP_LEVEL.map(str::to_owned))?;
     for name in TOP_LEVEL {
-        output.publish(name)?;
         files.push(finished_file(output, name.to_owned())?);
     }
     let mut checksums = Checksums::default();
@@ -157,11 +158,28 @@ struct Totals {
     oversized: Vec<String>,
 }
 
-fn read_commit(job: &Job, node: Node, shard: &str) -> Result<ShardCommit, Error> {
-    let name = commit_name(node, shard);
-    let state = |message: String| Error::State { path: job.output.shown(&name), message };
-    let text = job.output.read(&name)?.ok_or_else(|| state("no such file".into()))?;
-    serde_json::from_slice(&text).map_err(|error| state(error.to_string()))
+/// What is recorded of a node's shards, in their order. Only some of it is in memory at a time.
+fn read_commits<'a>(
+    job: &'a Job,
+    node: Node,
+    shards: &'a [String],
+) -> impl Iterator<Item = Result<ShardCommit, Error>> + 'a {
+    // A record has some hundred bytes for each sub-sample.
+    const AT_ONCE: usize = 16;
+    let read = move |shards: &[String]| {
+        let names: Vec<String> = shards.iter().map(|shard| commit_name(node, shard)).collect();
+        let texts = match job.output.read_many(&names) {
+            Ok(texts) => texts,
+            Err(error) => return vec![Err(error)],
+        };
+        let parse = |(name, text): (&String, Option<Vec<u8>>)| {
+            let state = |message: String| Error::State { path: job.output.shown(name), message };
+            let text = text.ok_or_else(|| state("no such file".into()))?;
+            serde_json::from_slice(&text).map_err(|error| state(error.to_string()))
+        };
+        names.iter().zip(texts).map(parse).collect()
+    };
+    shards.chunks(AT_ONCE).flat_map(read)
 }
 
 fn write_rejects(job: &Job, whole: &Whole) -> Result<Vec<RejectExample>, Error> {
@@ -233,8 +251,8 @@ fn write_bins(job: &Job, whole: &Whole) -> Result<Totals, Error> {
             if own { (packs_before, whole.first_ordinal(node)) } else { (0, 0) };
         totals.val += written.val;
         packs_before += written.qualities.iter().map(|quality| quality.bins).sum::<u64>();
-        for shard in &written.shards {
-            let mut commit = read_commit(job, node, shard)?;
+        for (shard, commit) in written.shards.iter().zip(read_commits(job, node, &written.shards)) {
+            let mut commit = commit?;
             for pack in &mut commit.packs {
                 pack.pack += first_pack;
                 for sub in &mut pack.sub_samples {
@@ -277,9 +295,8 @@ fn write_metadata(
     // Shard numbers have six digits and more only beyond a million: names sort as they were written.
     let mut names = shards.to_vec();
     names.sort_unstable();
-    let shards = names
-        .iter()
-        .map(|shard| read_commit(job, job.node, shard).map(|commit| -> ShardIndex { commit.index }));
+    let shards =
+        read_commits(job, job.node, &names).map(|commit| commit.map(|commit| -> ShardIndex { commit.index }));
     write_energon_metadata(&job.output.path(&job.node.webdataset()), shards, &options)
 }
 

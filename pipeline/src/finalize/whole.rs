@@ -6,7 +6,7 @@ use packd_config::{DuplicateId, ImageChanged, Scope};
 use packd_sinks::LostSample;
 use packd_stages::bin_pack::Quality;
 
-use super::read_commit;
+use super::read_commits;
 use crate::error::Error;
 use crate::flow::left_out::{LeftOut, find_duplicates};
 use crate::job::Job;
@@ -37,9 +37,13 @@ impl Whole {
         let mut lines_before = Vec::new();
         let mut lines = vec![0; job.tools.inputs.len()];
         let mut ordinal = 0;
-        for (node, slice) in job.nodes().zip(&job.file().slices) {
-            let measured = MeasuredNode::read(&job.output, node)?.ok_or_else(|| missing(node, "measured"))?;
-            written.push(WrittenNode::read(&job.output, node)?.ok_or_else(|| missing(node, "written"))?);
+        let nodes: Vec<Node> = job.nodes().collect();
+        let all_measured = MeasuredNode::read_all(&job.output, &nodes)?;
+        let all_written = WrittenNode::read_all(&job.output, &nodes)?;
+        let all = nodes.into_iter().zip(&job.file().slices).zip(all_measured).zip(all_written);
+        for (((node, slice), measured), written_node) in all {
+            let measured = measured.ok_or_else(|| missing(node, "measured"))?;
+            written.push(written_node.ok_or_else(|| missing(node, "written"))?);
             first_ordinals.push(ordinal);
             ordinal += measured.samples();
             lines_before.push(lines.clone());
@@ -75,8 +79,8 @@ impl Whole {
         let mut lost = BTreeMap::new();
         for (node, written) in job.nodes().zip(&self.written) {
             let first = if job.config.scope == Scope::Global { 0 } else { self.first_ordinal(node) };
-            for shard in &written.shards {
-                for sample in read_commit(job, node, shard)?.lost {
+            for commit in read_commits(job, node, &written.shards) {
+                for sample in commit?.lost {
                     let (ordinal, sub) = (first + sample.sub_sample.ordinal, &sample.sub_sample);
                     let line = sub.line + self.lines_before(self.node_of(ordinal), sub.source);
                     lost.insert(ordinal, (sample, line));

@@ -159,12 +159,8 @@ async fn finish_whole(job: Arc<Job>) -> Result<Report, Error> {
             return Ok(report);
         }
         // What a node has lost since, only that node can make again.
-        let whole = |node: &Node| Ok(!has_written(&job, *node)?);
-        let lost: Vec<u32> = job
-            .nodes()
-            .map(|node| whole(&node).map(|lost| lost.then_some(node.0)))
-            .filter_map(Result::transpose)
-            .collect::<Result<_, Error>>()?;
+        let nodes: Vec<Node> = job.nodes().collect();
+        let lost: Vec<u32> = incomplete(&job, &nodes)?.into_iter().map(|node| node.0).collect();
         if !lost.is_empty() {
             return Err(Error::Waiting { nodes: lost, phase: "written" });
         }
@@ -242,18 +238,51 @@ fn remove_temporaries(folder: &Path) -> Result<(), Error> {
 
 /// Whether a node has written all that it has to, from what is measured now, and it is still there.
 fn has_written(job: &Job, node: Node) -> Result<bool, Error> {
-    let measured = MeasuredNode::read(&job.output, node)?;
-    let (Some(measured), Some(written)) = (measured, WrittenNode::read(&job.output, node)?) else {
-        return Ok(false);
-    };
-    let commits: Vec<String> = written.shards.iter().map(|shard| write::commit_name(node, shard)).collect();
-    let whole = are_unchanged(job, written.files.iter().chain(measured.files()))?
-        && job.output.sizes(&commits)?.iter().all(Option::is_some)
-        && measurements(job, node)? == Some(written.measurements);
-    if !whole {
-        tracing::warn!(node = node.0, "the output is not what the node left; it has to complete it again");
+    Ok(incomplete(job, &[node])?.is_empty())
+}
+
+/// The nodes that have not written all that they have to. Everything is asked for at once: a store takes its time
+/// for each answer.
+fn incomplete(job: &Job, nodes: &[Node]) -> Result<Vec<Node>, Error> {
+    let measured = MeasuredNode::read_all(&job.output, nodes)?;
+    let written = WrittenNode::read_all(&job.output, nodes)?;
+    let mut files: Vec<&FinishedFile> = Vec::new();
+    let mut commits: Vec<String> = Vec::new();
+    for ((node, measured), written) in nodes.iter().zip(&measured).zip(&written) {
+        let (Some(measured), Some(written)) = (measured, written) else { continue };
+        files.extend(written.files.iter().chain(measured.files()));
+        commits.extend(written.shards.iter().map(|shard| write::commit_name(*node, shard)));
     }
-    Ok(whole)
+    let mut whole = job.output.are_whole(&files, job.config.verify_resume)?.into_iter();
+    let mut committed = job.output.sizes(&commits)?.into_iter();
+    let shared = match (job.config.scope, nodes) {
+        (packd_config::Scope::Global, [node, ..]) => Some(measurements(job, *node)?),
+        _ => None,
+    };
+    let mut incomplete = Vec::new();
+    for ((node, measured), written) in nodes.iter().zip(&measured).zip(&written) {
+        let (Some(measured), Some(written)) = (measured, written) else {
+            incomplete.push(*node);
+            continue;
+        };
+        let files = whole.by_ref().take(written.files.len() + measured.files().count());
+        let damaged = files.filter(|whole| !whole).count();
+        let missing = committed.by_ref().take(written.shards.len()).filter(Option::is_none).count();
+        // With one packing for all they are the same for all nodes.
+        let now = match shared {
+            Some(shared) => shared,
+            None => measurements(job, *node)?,
+        };
+        let is_whole = damaged == 0 && missing == 0 && now == Some(written.measurements);
+        if !is_whole {
+            tracing::warn!(
+                node = node.0,
+                "the output is not what the node left; it has to complete it again"
+            );
+            incomplete.push(*node);
+        }
+    }
+    Ok(incomplete)
 }
 
 /// Stands for everything that a node's shards were made from: what it measured, and with one packing for all

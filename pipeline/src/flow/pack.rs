@@ -17,6 +17,7 @@ use crate::job::Job;
 use crate::progress::{Phase, Progress};
 use crate::state::commits::{Commit, MeasuredNode};
 use crate::state::ledger::{Ledger, MeasuredUnit, Position};
+use crate::state::node::Node;
 use crate::state::rows::RowStore;
 use crate::state::sorted::{SortedRows, write_sorted};
 use crate::state::unit::UnitBuilder;
@@ -226,8 +227,9 @@ impl Stage<'_> {
         loop {
             super::wait_for::<MeasuredNode>(self.job, self.job.config.wait_timeout, "measured")?;
             let before = super::measurements(self.job, self.job.node)?;
-            let read = |node| MeasuredNode::read(&self.job.output, node);
-            let nodes: Option<Vec<_>> = self.job.nodes().map(read).collect::<Result<_, Error>>()?;
+            let nodes: Vec<Node> = self.job.nodes().collect();
+            let nodes: Option<Vec<_>> =
+                MeasuredNode::read_all(&self.job.output, &nodes)?.into_iter().collect();
             let after = super::measurements(self.job, self.job.node)?;
             if let (Some(nodes), Some(measurements)) = (nodes, before)
                 && before == after
@@ -247,6 +249,7 @@ impl Stage<'_> {
         let tokens = units.iter().map(|unit| unit.stats.tokens).sum();
         let packing = GlobalPacking::new(&histograms, tokens, &job.limits, job.algorithm(), job.config.seed)?;
         let mut first_ordinal = 0;
+        job.output.fetch(nodes.iter().flat_map(|node| &node.sorted))?;
         let mut sorted = Vec::with_capacity(nodes.len());
         for (node, measured) in job.nodes().zip(nodes) {
             sorted.push(SortedRows::open(&job.output, node, measured, first_ordinal)?);

@@ -32,7 +32,7 @@ pub(crate) async fn write(
     cancel: CancellationToken,
 ) -> Result<(), Error> {
     job.output.create_folder(&job.node.commits())?;
-    let at_once = job.tools.pool.current_num_threads();
+    let at_once = shards_at_once(&job);
     let mut writers = JoinSet::new();
     let result = loop {
         tokio::select! {
@@ -69,6 +69,12 @@ pub(crate) async fn write(
         first = first.and(finish_one(done));
     }
     first
+}
+
+/// Shards that are written at once; with an object store one is read for while another one is sent.
+fn shards_at_once(job: &Job) -> usize {
+    let waits = job.output.remote().is_some() || job.tools.images.is_remote();
+    job.tools.pool.current_num_threads().max(if waits { 2 } else { 1 })
 }
 
 fn finish_one(done: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {
@@ -108,7 +114,7 @@ fn write_shard(job: &Job, ledger: &Ledger, plan: &ShardPlan) -> Result<(), Error
     let spools = spools.map(|path| SpoolReader::open(&path)).collect::<Result<Vec<_>, _>>()?;
     let fetcher = RecordFetcher::new(job.tools.inputs.to_vec(), plan.seekable.to_vec(), spools);
     let mut writer = ShardWriter::create(&folder, &plan.name, options)?;
-    let budget = job.config.read_budget.0 / (2 * job.tools.pool.current_num_threads() as u64);
+    let budget = job.config.read_budget.0 / (2 * shards_at_once(job) as u64);
     let mut packs = plan.packs.clone();
     let mut written = 0;
     while let Some(gathered) = gather(job, plan, &mut packs, budget.max(1))? {
@@ -257,12 +263,12 @@ fn record(job: &Job, ledger: &Ledger, measurements: u64, commit: &ShardCommit) -
     let text = serde_json::to_vec(commit)
         .map_err(|error| Error::State { path: job.output.shown(&name), message: error.to_string() })?;
     let [tar, idx] = files_of(job, &commit.index);
-    // First the small file: a tar that is there is complete in every way.
+    // First the small files: a tar that is there is complete in every way.
+    job.output.write(&name, &text)?;
     for file in [&idx, &tar] {
         job.output.publish(&file.name)?;
         job.output.drop_copy(&file.name)?;
     }
-    job.output.write(&name, &text)?;
     let commit_file = FinishedFile { name, size: text.len() as u64, checksum: hash(&text) };
     ledger.shard(&commit.index.name, FinishedShard { measurements, files: vec![tar, idx, commit_file] })
 }

@@ -85,6 +85,16 @@ pub(crate) trait Commit: Serialize + DeserializeOwned {
             .transpose()
     }
 
+    /// Those of many nodes, read at once; `None` for nodes that have not finished.
+    fn read_all(output: &Output, nodes: &[Node]) -> Result<Vec<Option<Self>>, Error> {
+        let names: Vec<String> = nodes.iter().map(|node| Self::name(*node)).collect();
+        let parse = |(name, text): (&String, Option<Vec<u8>>)| {
+            text.map(|text| serde_json::from_slice(&text).map_err(|error| state(output, name, &error)))
+                .transpose()
+        };
+        names.iter().zip(output.read_many(&names)?).map(parse).collect()
+    }
+
     /// Takes the word back.
     fn remove(output: &Output, node: Node) -> Result<(), Error> {
         output.remove(&Self::name(node))

@@ -66,7 +66,6 @@ impl UnitBuilder {
         let mut put = |kind: &str, bytes: &[u8]| -> Result<(), Error> {
             let name = file_name(node, unit, kind);
             write_file(output.path(&name), bytes)?;
-            output.publish(&name)?;
             files.push(FinishedFile {
                 name,
                 size: bytes.len() as u64,
@@ -88,6 +87,8 @@ impl UnitBuilder {
         if let Some(spool) = self.spool {
             put("spool", &spool.finish().map_err(|error| state(error.to_string()))?)?;
         }
+        let names: Vec<String> = files.iter().map(|file| file.name.clone()).collect();
+        output.publish_all(&names)?;
         Ok(MeasuredUnit {
             node,
             unit,
