@@ -239,8 +239,8 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = 10, help_heading = "Running")]
     pub store_retries: usize,
 
-    /// Seconds without a byte after which a request to an object store has failed
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, help_heading = "Running")]
+    /// Seconds without a byte after which a request to an object store is repeated
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Running")]
     pub io_timeout: u64,
 }
 

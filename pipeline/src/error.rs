@@ -198,7 +198,11 @@ fn waiting(nodes: &[u32], phase: &str) -> String {
 
 /// Bytes as people say them.
 fn size(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
+    if bytes < 1_000_000_000 {
+        format!("{:.1} MB", bytes as f64 / 1e6)
+    } else {
+        format!("{:.1} GB", bytes as f64 / 1e9)
+    }
 }
 
 fn storage_help(error: &StorageError) -> Option<&'static str> {
@@ -211,9 +215,13 @@ fn storage_help(error: &StorageError) -> Option<&'static str> {
             "look at the credentials and their rights; some stores say this of a missing object too, where listing \
              is not allowed",
         ),
-        StorageError::Failed { .. } => {
-            Some("run the same command again when the store answers: what is finished is kept")
+        StorageError::Refused { .. } => {
+            Some("look at the URL, the region and AWS_ENDPOINT_URL; https servers must answer range requests")
         }
+        StorageError::Failed { .. } => Some(
+            "run the same command again when the store answers: what is finished is kept. If it never did, look at the \
+             credentials and AWS_ENDPOINT_URL",
+        ),
         StorageError::Missing { .. } => Some("check the URL and AWS_ENDPOINT_URL; does the bucket exist?"),
         _ => None,
     }
@@ -228,7 +236,9 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         if let Some(error) = self.storage() {
             return match error {
-                StorageError::Url { .. } | StorageError::Connect { .. } => exit::CONFIG,
+                StorageError::Url { .. } | StorageError::Connect { .. } | StorageError::Refused { .. } => {
+                    exit::CONFIG
+                }
                 StorageError::Missing { .. } => exit::NO_INPUT,
                 StorageError::Failed { .. } => exit::TEMPORARY,
                 _ => exit::IO,

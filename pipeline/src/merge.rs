@@ -62,6 +62,9 @@ pub fn merge(folders: &[PathBuf], yaml: &Path, options: &MergeOptions) -> Result
         };
         for MetadatasetEntry { path, train_weight, val_weight, subflavors } in found {
             let path = relative(&base, Path::new(&path))?;
+            if merged.iter().any(|set: &MergedSet| set.path == path) {
+                return Err(data_set(folder, "it is named twice".into()));
+            }
             merged.push(MergedSet { path: path.clone(), train: train_weight, val: val_weight, seq_len });
             entries.push(MetadatasetEntry { path, train_weight, val_weight, subflavors });
         }
@@ -94,10 +97,21 @@ fn of_output(folder: &Path, weight: Weight) -> Result<(Vec<MetadatasetEntry>, Op
         serde_json::from_value(job.config.into()).map_err(|error| data_set(folder, error.to_string()))?;
     let mut entries = Vec::new();
     for node in Node::all(config.nodes) {
-        let Some(written) = WrittenNode::read(&output, node)?.filter(|written| !written.shards.is_empty())
-        else {
+        let written = WrittenNode::read(&output, node)?;
+        let missing = || data_set(folder, format!("what node {} wrote is not recorded", node.0));
+        let written = written.ok_or_else(missing)?;
+        if written.shards.is_empty() {
             continue;
-        };
+        }
+        if weight == Weight::Input && written.sub_samples == [0, 0] {
+            let message =
+                "it was written by a packd that did not count the records of each folder".to_owned();
+            return Err(Error::DataSet {
+                path: folder.to_owned(),
+                message,
+                help: "leave --weight input out",
+            });
+        }
         let path = output.path(&node.webdataset()).to_string_lossy().into_owned();
         entries.push(entry(path, &written, weight, config.subflavors.clone()));
     }

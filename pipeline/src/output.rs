@@ -6,12 +6,12 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use packd_sinks::{AtomicFile, create_folder, hash_file, write_file};
 use packd_storage::{Object, StorageError, Stores, is_url, local_path};
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
 use crate::error::Error;
 use crate::state::ledger::FinishedFile;
@@ -27,6 +27,7 @@ struct Inner {
     /// The folder on this machine.
     folder: PathBuf,
     remote: Option<Remote>,
+    fetching: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -52,7 +53,12 @@ impl Output {
         let text = name.to_string_lossy();
         if !is_url(&text) {
             let folder = local_path(&text).unwrap_or_else(|| name.to_owned());
-            return Ok(Self(Arc::new(Inner { name: folder.clone(), folder, remote: None })));
+            return Ok(Self(Arc::new(Inner {
+                name: folder.clone(),
+                folder,
+                remote: None,
+                fetching: Mutex::default(),
+            })));
         }
         if text.starts_with("http") {
             let help = "write to a folder or a bucket: s3://, gs:// or az://";
@@ -67,7 +73,7 @@ impl Output {
         lock.lock().map_err(failed)?;
         let folder = scratch.path().to_owned();
         let remote = Some(Remote { prefix, _scratch: scratch, _lock: lock });
-        Ok(Self(Arc::new(Inner { name: name.to_owned(), folder, remote })))
+        Ok(Self(Arc::new(Inner { name: name.to_owned(), folder, remote, fetching: Mutex::default() })))
     }
 
     /// Opens an output that exists, to look at it.
@@ -143,6 +149,8 @@ impl Output {
         if self.remote().is_none() {
             return Ok(());
         }
+        // Several that need the same file receive it once.
+        let _alone = self.0.fetching.lock().unwrap_or_else(PoisonError::into_inner);
         let missing: Vec<&FinishedFile> =
             files.into_iter().filter(|file| !self.path(&file.name).exists()).collect();
         at_once(&missing, |file| self.fetch_one(file))
@@ -172,14 +180,35 @@ impl Output {
         if let Some(folder) = path.parent() {
             create_folder(folder)?;
         }
-        let mut local = AtomicFile::create(&path)?;
-        object.receive(file.size, local.file())?;
-        local.commit()?;
-        if hash_file(&path)? != file.checksum {
+        let received = self.receive(&object, file)?;
+        if hash_file(received.path())? != file.checksum {
             let message = "it is not what was written there".to_owned();
             return Err(Error::State { path: self.shown(&file.name), message });
         }
-        Ok(())
+        let failed = |error: tempfile::PersistError| Error::State { path, message: error.to_string() };
+        received.persist(self.path(&file.name)).map(|_| ()).map_err(failed)
+    }
+
+    /// What an object holds now, in a file that is removed when it is dropped.
+    fn receive(&self, object: &Object, file: &FinishedFile) -> Result<NamedTempFile, Error> {
+        let failed =
+            |error: std::io::Error| Error::State { path: self.0.folder.clone(), message: error.to_string() };
+        let mut local = NamedTempFile::new_in(&self.0.folder).map_err(failed)?;
+        object.receive(file.size, local.as_file_mut())?;
+        Ok(local)
+    }
+
+    /// Whether a file holds the bytes that it was finished with.
+    fn has_checksum(&self, file: &FinishedFile) -> Result<bool, Error> {
+        let Some(object) = self.object(&file.name)? else {
+            return Ok(hash_file(&self.path(&file.name)).is_ok_and(|hash| hash == file.checksum));
+        };
+        match self.receive(&object, file) {
+            Ok(received) => Ok(hash_file(received.path())? == file.checksum),
+            Err(Error::Storage(StorageError::Missing { .. } | StorageError::Content { .. })) => Ok(false),
+            // That the store does not answer now says nothing of the file.
+            Err(error) => Err(error),
+        }
     }
 
     /// What a small file holds now; `None` if it is not there.
@@ -268,7 +297,8 @@ impl Output {
     pub(crate) fn holds_other_than(&self, name: &str) -> Result<bool, Error> {
         if let Some(prefix) = self.remote() {
             let below = format!("{name}/");
-            return Ok(prefix.list()?.iter().any(|(found, _)| !found.starts_with(&below)));
+            // Some tools leave an empty object in the place of a folder.
+            return Ok(prefix.list()?.iter().any(|(found, _)| found != name && !found.starts_with(&below)));
         }
         let folder = self.folder();
         let foreign = std::fs::read_dir(folder)
@@ -292,15 +322,7 @@ impl Output {
             if !checksums {
                 return Ok(true);
             }
-            let known = self.remote().is_some() && self.path(&file.name).exists();
-            let received = self.fetch([*file]);
-            let same =
-                received.is_ok() && hash_file(&self.path(&file.name)).is_ok_and(|hash| hash == file.checksum);
-            if !known && self.remote().is_some() {
-                // A whole output does not fit on this machine.
-                let _ = std::fs::remove_file(self.path(&file.name));
-            }
-            Ok(same)
+            self.has_checksum(file)
         });
         whole.collect()
     }

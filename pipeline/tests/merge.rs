@@ -68,6 +68,7 @@ fn outputs_of_one_seq_len_are_merged() {
     };
     refused(&["sets/a", "-o", "mix/all.yaml"], "exists");
     refused(&["sets/a", "sets/c", "-o", "mix/two.yaml"], "1500 and of 2048");
+    refused(&["sets/a", "sets/b", "sets/a", "-o", "mix/twice.yaml"], "named twice");
     refused(&["images", "-o", "mix/none.yaml"], "no tars");
     std::fs::remove_file(folder.join("sets/a/run/done.json")).unwrap();
     refused(&["sets/a", "-o", "mix/unfinished.yaml"], "not finished");

@@ -7,6 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::{write_dataset, write_tiny_model};
 use object_store::memory::InMemory;
@@ -154,4 +155,39 @@ fn images_of_urls_are_found_below_the_roots_only() {
         report.records.rejected.iter().map(|(reason, count)| (reason.code().to_owned(), *count)).collect();
     let expected = [("image-missing", 1), ("image-outside-root", 3), ("image-scheme", 1)];
     assert_eq!(reasons, expected.map(|(reason, count)| (reason.to_owned(), count)));
+}
+
+#[test]
+fn two_workers_on_one_node_lose_nothing_whoever_is_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let stores = bucket(folder.path());
+    let input = "s3://bucket/in/data.jsonl";
+    run(&stores, config(folder.path(), input, "s3://bucket/expected", 1)).unwrap();
+    let expected = objects(&stores, "s3://bucket/expected");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let pause = |round: u64, step: u64| Duration::from_millis((round * 7919 + step * 104_729) % 90);
+    for round in 0..15 {
+        let output = format!("s3://bucket/twins{round}");
+        let job = || {
+            let config = config(folder.path(), input, &output, 1);
+            let job = Job::with_stores(config, Arc::clone(&stores)).unwrap().with_unit_bytes(4 << 10);
+            (job.cancellation(), job.work())
+        };
+        runtime.block_on(async {
+            let ((stop_one, one), (stop_other, other)) = (job(), job());
+            let one = tokio::spawn(one);
+            tokio::time::sleep(pause(round, 0)).await;
+            let other = tokio::spawn(other);
+            tokio::time::sleep(pause(round, 1)).await;
+            stop_one.cancel();
+            tokio::time::sleep(pause(round, 2)).await;
+            stop_other.cancel();
+            for ended in [one.await.unwrap(), other.await.unwrap()] {
+                assert!(matches!(ended, Ok(_) | Err(Error::Interrupted)), "round {round}: {ended:?}");
+            }
+        });
+        let report = run(&stores, config(folder.path(), input, &output, 1)).unwrap();
+        assert_eq!(report.records.read, 400, "round {round}");
+        assert!(expected == objects(&stores, &output), "round {round}");
+    }
 }

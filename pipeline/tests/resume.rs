@@ -195,10 +195,16 @@ fn force_moves_the_earlier_output_aside() {
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(refused.status.code() == Some(73) && said.contains("--force"), "{said}");
     run_to_the_end(folder, "earlier", &[]);
-    for moved in ["out.1", "out.2"] {
-        run_to_the_end(folder, "out", &["--seed", "7", "--force"]);
+    for (seed, moved) in [("7", "out.1"), ("8", "out.2")] {
+        run_to_the_end(folder, "out", &["--seed", seed, "--force"]);
         assert!(folder.join(moved).join("dataset.yaml").exists(), "{moved}");
+        // The same job is continued, not begun anew.
+        run_to_the_end(folder, "out", &["--seed", seed, "--force"]);
     }
+    assert!(!folder.join("out.3").exists());
+    // A job that cannot be run moves nothing.
+    let wrong = run(folder, "out", &["absent.jsonl", "--seed", "9", "--force"]);
+    assert!(!wrong.status.success() && !folder.join("out.3").exists());
     assert_same_tree(&folder.join("earlier"), &folder.join("out.1"), "moved aside");
     // What packd did not write stays where it is.
     std::fs::create_dir(folder.join("mine")).unwrap();

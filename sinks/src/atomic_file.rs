@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::SinkError;
 
@@ -127,8 +127,25 @@ pub fn write_file(target: impl Into<PathBuf>, bytes: &[u8]) -> Result<(), SinkEr
 /// # Errors
 /// [`SinkError::Create`].
 pub fn create_folder(path: &Path) -> Result<(), SinkError> {
-    fs::create_dir_all(path).map_err(SinkError::create(path))
+    let started = Instant::now();
+    loop {
+        match fs::create_dir_all(path) {
+            // Another machine made it just now, and this one still remembers that it was not there: network file
+            // systems do for a moment.
+            Err(error)
+                if error.kind() == ErrorKind::AlreadyExists
+                    && fs::symlink_metadata(path).map_or(true, |there| there.is_dir())
+                    && started.elapsed() < REMEMBERED =>
+            {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            made => return made.map_err(SinkError::create(path)),
+        }
+    }
 }
+
+/// For how long a file system may remember that a name was free; NFS does for up to a minute by default.
+const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// True for the name of a file that an interrupted [`AtomicFile`] left.
 pub fn is_temporary(file_name: &str) -> bool {

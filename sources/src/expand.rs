@@ -79,6 +79,10 @@ fn files(pattern: &str) -> Result<Vec<PathBuf>, SourceError> {
 }
 
 fn objects(pattern: &str, stores: &Arc<Stores>) -> Result<Vec<Object>, SourceError> {
+    let host = pattern.split_once("://").and_then(|(_, rest)| rest.split('/').next()).unwrap_or_default();
+    if is_glob(host) || pattern.starts_with("http") && pattern.contains(['*', '[']) {
+        return Err(wrong(pattern, "globs name objects in one bucket, and none on an https server"));
+    }
     let named = stores.object(pattern)?;
     match named.version() {
         Ok(_) => return Ok(vec![named]),

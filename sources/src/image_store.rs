@@ -172,6 +172,12 @@ impl ImageStore {
     /// The root that a name lies below, and the path from there.
     fn locate(&self, name: &str, source: usize) -> Result<Place<'_>, Verdict> {
         let object = |prefix: &Object, relative: &str| match prefix.join(relative) {
+            Ok(Some(object)) if object.url() == prefix.url() => {
+                Err(Verdict::new(Reason::ImageUnreadable, format!("{name}: not a file")))
+            }
+            Ok(Some(object)) if object.url().len() > LONGEST_URL => {
+                Err(Verdict::new(Reason::ImageMissing, "the name is longer than any store allows"))
+            }
             Ok(Some(object)) => Ok(Place::Object(object)),
             Ok(None) => Err(outside(name)),
             Err(error) => Err(Verdict::new(Reason::ImageMissing, error.to_string())),
@@ -258,6 +264,9 @@ fn open_without_waiting(path: &Path) -> std::io::Result<File> {
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
+
+/// Keys have 1,024 bytes at most, and a bucket's name comes before them.
+const LONGEST_URL: usize = 1100;
 
 fn scheme_of(url: &str) -> Option<&str> {
     url.split_once("://").map(|(scheme, _)| scheme)

@@ -35,12 +35,12 @@ impl Bucket {
         let client = ClientOptions::new()
             .with_allow_http(location.scheme == "http")
             .with_connect_timeout(CONNECT_TIMEOUT)
-            .with_read_timeout(options.timeout)
+            .with_read_timeout(options.timeout.min(LONGEST_RETRY / 2))
             .with_timeout_disabled();
         let retry = RetryConfig {
             backoff: BackoffConfig { max_backoff: LONGEST_PAUSE, ..BackoffConfig::default() },
             max_retries: options.retries,
-            retry_timeout: options.timeout.min(LONGEST_RETRY),
+            retry_timeout: LONGEST_RETRY,
         };
         let (url, plain) = (&location.root, |store| Self { store, s3: None });
         match location.scheme.as_str() {

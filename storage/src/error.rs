@@ -35,6 +35,14 @@ pub enum StorageError {
         /// What the store said.
         source: Box<object_store::Error>,
     },
+    /// The store cannot do what is asked, or does not take the request: asking again does not help.
+    #[error("{url}: {source}")]
+    Refused {
+        /// The object.
+        url: String,
+        /// What the store said.
+        source: Box<object_store::Error>,
+    },
     /// The request failed, and failed again when it was repeated.
     #[error("{url}: {source}")]
     Failed {
@@ -70,6 +78,7 @@ impl StorageError {
             PermissionDenied { .. } | Unauthenticated { .. } => {
                 Self::Denied { url, source: Box::new(source) }
             }
+            source if is_final(&source) => Self::Refused { url, source: Box::new(source) },
             source => Self::Failed { url, source: Box::new(source) },
         }
     }
@@ -77,7 +86,7 @@ impl StorageError {
     /// The kind of error that a local file would give.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Url { .. } | Self::Connect { .. } => ErrorKind::InvalidInput,
+            Self::Url { .. } | Self::Connect { .. } | Self::Refused { .. } => ErrorKind::InvalidInput,
             Self::Missing { .. } => ErrorKind::NotFound,
             Self::Denied { .. } => ErrorKind::PermissionDenied,
             Self::Failed { .. } => ErrorKind::TimedOut,
@@ -85,6 +94,27 @@ impl StorageError {
             Self::Local { source, .. } => source.kind(),
         }
     }
+}
+
+/// Whether the same request would fail again. The client tells its statuses only by words.
+fn is_final(error: &object_store::Error) -> bool {
+    use object_store::Error::{InvalidPath, NotImplemented, NotSupported};
+    if matches!(error, InvalidPath { .. } | NotImplemented { .. } | NotSupported { .. }) {
+        return true;
+    }
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(inner) = cause {
+        let text = inner.to_string();
+        let status = text.split_once("status code: ").map(|(_, rest)| rest);
+        let refused = status.is_some_and(|status| {
+            status.starts_with('4') && !status.starts_with("408") && !status.starts_with("429")
+        });
+        if refused || text.contains("redirect without LOCATION") || text.contains("non-partial response") {
+            return true;
+        }
+        cause = inner.source();
+    }
+    false
 }
 
 impl From<StorageError> for std::io::Error {

@@ -47,6 +47,11 @@ impl Location {
         }
         let key = key.trim_end_matches('/');
         let key = match scheme {
+            "http" | "https" if host.contains('@') => {
+                return Err(wrong(
+                    "URLs with a name and password are not supported: they would stand in the output".into(),
+                ));
+            }
             "http" | "https" if key.contains(['?', '#']) => {
                 return Err(wrong("URLs with a query are not supported".into()));
             }
@@ -94,7 +99,9 @@ mod tests {
         assert_eq!(parse("https://h:8080/a%20b/c").unwrap(), ("https://h:8080".into(), "a b/c".into()));
         assert_eq!(parse("s3://b").unwrap(), ("s3://b".into(), String::new()));
         assert_eq!(parse("s3://b/out/").unwrap().1, "out");
-        for wrong in ["s3:///k", "ftp://h/k", "s3://b/a/../k", "http://h/k?x=1", "plain"] {
+        for wrong in
+            ["s3:///k", "ftp://h/k", "s3://b/a/../k", "http://h/k?x=1", "https://me:secret@h/k", "plain"]
+        {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -22,13 +22,13 @@ pub struct StoreOptions {
     pub concurrency: usize,
     /// How often a request is repeated that failed and may succeed.
     pub retries: usize,
-    /// Longest time without a byte before a request has failed.
+    /// Longest time without a byte before a request is repeated; 120 seconds at most.
     pub timeout: Duration,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { concurrency: 64, retries: 10, timeout: Duration::from_secs(600) }
+        Self { concurrency: 64, retries: 10, timeout: Duration::from_secs(30) }
     }
 }
 

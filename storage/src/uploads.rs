@@ -34,17 +34,25 @@ impl Object {
             return self
                 .write(bytes.map_err(|source| StorageError::Local { url: self.url.clone(), source })?);
         }
+        let before = self.version().ok();
         let mut tries = 0;
         loop {
             tries += 1;
             match self.send_in_parts(file, size) {
-                // The answer to the last request may have been lost.
-                Err(_) if self.version().is_ok_and(|there| there.size == size) => break,
+                // The answer to the last request may have been lost: then there is a new object.
+                Err(StorageError::Failed { .. } | StorageError::Missing { .. })
+                    if self.version().is_ok_and(|now| now.size == size && Some(now) != before) =>
+                {
+                    break;
+                }
                 Err(error @ StorageError::Failed { .. }) if tries < TRIES => {
                     tracing::warn!("{error}; sending it again");
                 }
                 Err(StorageError::Missing { .. }) if tries < TRIES => {
-                    tracing::warn!("{}: another process took this upload for an abandoned one", self.url);
+                    tracing::warn!(
+                        "{}: the upload is gone, another process may have taken it for abandoned",
+                        self.url
+                    );
                 }
                 sent => {
                     sent?;
@@ -102,6 +110,10 @@ impl Object {
     /// See [`StorageError`].
     pub fn abort_uploads(&self) -> Result<usize, StorageError> {
         let Some((s3, client)) = self.bucket.s3.clone() else { return Ok(0) };
+        if self.key.as_ref().is_empty() {
+            // All of a bucket is not one job's.
+            return Ok(0);
+        }
         let prefix = self.key.to_string();
         self.wait(async move {
             let mut aborted = 0;
@@ -110,7 +122,8 @@ impl Object {
                 let page = list_uploads(&s3, &client, &prefix, &after).await?;
                 for upload in page.uploads.iter().filter(|upload| is_below(&upload.key, &prefix)) {
                     let query = [("uploadId", upload.upload_id.as_str())];
-                    let key = Path::parse(&upload.key)?;
+                    // A key that packd cannot have written.
+                    let Ok(key) = Path::parse(&upload.key) else { continue };
                     let (status, body) = signed(&s3, &client, "DELETE", &key, query).await?;
                     if status != 204 && status != 404 {
                         return Err(unexpected("AbortMultipartUpload", status, &body));
@@ -193,7 +206,7 @@ async fn signed<'a>(
     let mut tries = 0;
     loop {
         let options = SignedUrlOptions::new().with_query(query.clone());
-        let url = s3.signed_url_opts(method.clone(), key, Duration::from_secs(60), &options).await?;
+        let url = s3.signed_url_opts(method.clone(), key, SIGNED_FOR, &options).await?;
         let mut request = HttpRequest::new(HttpRequestBody::empty());
         *request.method_mut() = method.clone();
         *request.uri_mut() = url.as_str().parse().map_err(|error| failed(Box::new(error)))?;
@@ -216,9 +229,15 @@ async fn signed<'a>(
 }
 
 const SIGNED_TRIES: u32 = 7;
+/// As much as stores tolerate of a clock that is wrong.
+const SIGNED_FOR: Duration = Duration::from_secs(900);
 
 fn unexpected(request: &str, status: u16, body: &[u8]) -> object_store::Error {
-    let message = format!("{request}: {status} {}", String::from_utf8_lossy(body));
+    // Only the code: the rest may repeat what the request was signed with.
+    let text = String::from_utf8_lossy(body);
+    let code =
+        text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>")).map(|(code, _)| code);
+    let message = format!("{request}: {status} {}", code.unwrap_or_default());
     object_store::Error::Generic { store: "S3", source: message.into() }
 }
 

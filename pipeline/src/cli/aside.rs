@@ -1,17 +1,22 @@
-//! `--force`: a job starts anew, and what was there before is moved aside, never deleted.
+//! `--force`: a job starts anew where another one was, which is moved aside and never deleted.
 
 use std::path::{Path, PathBuf};
 
-use packd::{Config, Error};
+use packd::storage::is_url;
+use packd::{Config, Error, Job};
 
-/// Moves an output that exists to the first free of `OUT.1`, `OUT.2`, …
-pub(crate) fn move_aside(config: &Config) -> Result<(), Error> {
-    let Some(output) = config.output.as_deref().filter(|output| output.exists()) else {
-        let in_store =
-            config.output.as_deref().is_some_and(|output| output.to_string_lossy().contains("://"));
+/// Moves the output of another job to the first free of `OUT.1`, `OUT.2`, …; one of this job is continued.
+pub(crate) fn move_other_aside(config: &Config) -> Result<(), Error> {
+    // First everything that may be wrong with the new job.
+    let job = Job::new(config.clone())?;
+    if !matches!(job.plan(), Err(Error::OtherJob { .. })) {
+        return Ok(());
+    }
+    let output = job.output();
+    if is_url(&output.to_string_lossy()) {
         let help = "an output in an object store cannot be moved aside: name another one, without --force";
-        return if in_store { Err(Error::NotSet { key: "output", help }) } else { Ok(()) };
-    };
+        return Err(Error::NotSet { key: "output", help });
+    }
     let path = output.to_owned();
     // Only what packd wrote, and nobody works on.
     let status = packd::status(output).map_err(|_| Error::NotAnOutput { path: path.clone() })?;

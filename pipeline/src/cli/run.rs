@@ -9,7 +9,7 @@ use clap::{ArgMatches, Args};
 use packd::{Config, Error, Job, Report};
 use tokio_util::sync::CancellationToken;
 
-use super::aside::move_aside;
+use super::aside::move_other_aside;
 use super::launch::launch;
 use super::{ConfigArgs, Global, progress_view, summary};
 
@@ -62,7 +62,7 @@ impl MeasureArgs {
 pub(crate) fn run(args: &RunArgs, global: &Global, matches: &ArgMatches) -> Result<ExitCode, Error> {
     let config = args.config.load(matches)?;
     if args.force {
-        move_aside(&config)?;
+        move_other_aside(&config)?;
     }
     if config.nodes > 1 {
         return run_nodes(args, config, global);
@@ -89,7 +89,8 @@ fn run_nodes(args: &RunArgs, config: Config, global: &Global) -> Result<ExitCode
     let was_done = packd::status(job.output()).is_ok_and(|status| status.state == "done");
     let ended = runtime()?.block_on(async {
         let (progress, cancel, shown) = (job.progress(), job.cancellation(), CancellationToken::new());
-        tokio::spawn(stop_on_signal(cancel.clone(), grace));
+        // The workers have as long, and this process has to see them end.
+        tokio::spawn(stop_on_signal(cancel.clone(), grace + 5));
         let view = tokio::spawn(progress_view::show(progress.clone(), global.clone(), shown.clone()));
         let ended = launch(&job, arguments, progress, cancel).await;
         shown.cancel();

@@ -10,7 +10,7 @@ use clap::{ArgMatches, Args};
 use packd::{Config, Error, Job, Progress};
 use tokio_util::sync::CancellationToken;
 
-use super::aside::move_aside;
+use super::aside::move_other_aside;
 use super::output::{bytes, print_json};
 use super::run::{MeasureArgs, finished, runtime, stop_on_signal};
 use super::{ConfigArgs, Global, progress_view};
@@ -59,7 +59,7 @@ pub(crate) struct FinalizeArgs {
 pub(crate) fn plan(args: &PlanArgs, matches: &ArgMatches) -> Result<ExitCode, Error> {
     let config = args.config.load(matches)?;
     if args.force {
-        move_aside(&config)?;
+        move_other_aside(&config)?;
     }
     let job = Job::new(config)?;
     job.plan()?;

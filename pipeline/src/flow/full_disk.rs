@@ -12,7 +12,8 @@ const BYTES_A_SAMPLE: u64 = 1000;
 
 /// Adds to an error that comes of a full disk how much the output still needs.
 pub(crate) fn explain(job: &Job, error: Error) -> Error {
-    if !error.is_full_disk() || matches!(error, Error::DiskFull { .. }) {
+    // In front of a store stand only the shards that are being written: how many fit is no matter of the whole.
+    if !error.is_full_disk() || matches!(error, Error::DiskFull { .. }) || job.output.remote().is_some() {
         return error;
     }
     let disk = rustix::fs::statvfs(job.output.folder());

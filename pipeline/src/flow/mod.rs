@@ -113,7 +113,7 @@ async fn work_on_node(job: Arc<Job>) -> Result<Option<Report>, Error> {
             }
             remove_temporaries(&job.output.path(&job.node.webdataset()).join(packd_sinks::METADATA_FOLDER))?;
         }
-        abort_uploads(&job.output, &job.node.webdataset())?;
+        abort_uploads(&job.output, &job.node.webdataset());
         let (ledger, mut finished) = Ledger::open(&job.output, job.node)?;
         drop_damaged_units(&job, &ledger, &mut finished)?;
         let tools = job.tools.clone();
@@ -126,9 +126,10 @@ async fn work_on_node(job: Arc<Job>) -> Result<Option<Report>, Error> {
     if !unfinished::<WrittenNode>(&job)?.is_empty() {
         return Ok(None);
     }
+    let node = job.node;
     match finish(job).await {
         // A node has lost files and is at it, or will be when it is started.
-        Err(Error::Waiting { .. }) => Ok(None),
+        Err(Error::Waiting { nodes, .. }) if !nodes.contains(&node.0) => Ok(None),
         finished => {
             let done_before = |report: &Report| report.already_done && was_done;
             finished.map(|report| Some(Report { already_done: done_before(&report), ..report }))
@@ -168,7 +169,7 @@ async fn finish_whole(job: Arc<Job>) -> Result<Report, Error> {
             remove_temporaries(job.output.folder())?;
             remove_temporaries(&job.output.path("run"))?;
         }
-        abort_uploads(&job.output, "")?;
+        abort_uploads(&job.output, "");
         finalize(&job)
     })
     .await
@@ -218,15 +219,16 @@ fn unfinished<C: Commit>(job: &Job) -> Result<Vec<u32>, Error> {
 }
 
 /// Parts of uploads that were broken off.
-fn abort_uploads(output: &Output, folder: &str) -> Result<(), Error> {
-    let Some(prefix) = output.remote() else { return Ok(()) };
-    if let Some(below) = prefix.join(folder)? {
-        let aborted = below.abort_uploads()?;
-        if aborted > 0 {
-            tracing::info!("{aborted} uploads that were broken off are removed");
-        }
+///
+/// They only cost money: that they cannot be listed or removed is no reason to stop.
+fn abort_uploads(output: &Output, folder: &str) {
+    let below = output.remote().map(|prefix| prefix.join(folder));
+    let Some(Ok(Some(below))) = below else { return };
+    match below.abort_uploads() {
+        Ok(0) => {}
+        Ok(aborted) => tracing::info!("{aborted} uploads that were broken off are removed"),
+        Err(error) => tracing::warn!("uploads that were broken off stay there: {error}"),
     }
-    Ok(())
 }
 
 fn remove_temporaries(folder: &Path) -> Result<(), Error> {

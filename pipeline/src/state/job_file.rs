@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::output::Output;
 
 /// The version of what a run keeps and writes; another version cannot continue a run.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// Everything that decides the bytes of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -123,7 +123,7 @@ impl Ledger {
         let whole = whole_lines(&text);
         let finished = read(&text[..whole]).map_err(|error| not_a_ledger(output, node, &error))?;
         let lines = match output.remote() {
-            Some(_) => Lines::Objects(text.iter().filter(|byte| **byte == b'\n').count() as u64),
+            Some(_) => Lines::Objects(next_object(output, node)?),
             None => {
                 let path = output.path(&node.ledger());
                 let fail =
@@ -166,17 +166,23 @@ impl Ledger {
             Lines::File(file) => {
                 file.write_all(&line).and_then(|()| file.sync_data()).map_err(|error| fail(error.to_string()))
             }
-            Lines::Objects(next) => loop {
-                let name = object_name(self.node, *next);
-                *next += 1;
-                // Another process on the same node may have written this one.
-                if self.output.write_new(&name, &line)? {
-                    return Ok(());
+            Lines::Objects(next) => {
+                for _ in 0..MOST_TAKEN {
+                    let name = object_name(self.node, *next);
+                    *next += 1;
+                    // Another process on the same node may have written this one.
+                    if self.output.write_new(&name, &line)? {
+                        return Ok(());
+                    }
                 }
-            },
+                Err(fail("the store refuses every new object, as if it were there".into()))
+            }
         }
     }
 }
+
+/// Lines that another process on the node may have written since this one last looked.
+const MOST_TAKEN: u32 = 100_000;
 
 fn object_name(node: Node, number: u64) -> String {
     format!("{}/{number:08}.json", node.ledger_objects())
@@ -189,6 +195,18 @@ fn read_text(output: &Output, node: Node) -> Result<Vec<u8>, Error> {
     let names: Vec<String> =
         folder.list()?.into_iter().map(|(name, _)| format!("{}/{name}", node.ledger_objects())).collect();
     Ok(output.read_many(&names)?.into_iter().flatten().flatten().collect())
+}
+
+/// The number behind the last object of a ledger; a process that failed in between may have left gaps.
+fn next_object(output: &Output, node: Node) -> Result<u64, Error> {
+    let Some(folder) =
+        output.remote().map(|prefix| prefix.join(&node.ledger_objects())).transpose()?.flatten()
+    else {
+        return Ok(0);
+    };
+    let names = folder.list()?;
+    let last = names.iter().filter_map(|(name, _)| name.strip_suffix(".json")?.parse::<u64>().ok()).max();
+    Ok(last.map_or(0, |last| last + 1))
 }
 
 fn whole_lines(text: &[u8]) -> usize {
@@ -204,6 +222,12 @@ fn read(text: &[u8]) -> Result<Finished, serde_json::Error> {
     for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         match serde_json::from_slice(line)? {
             Entry::Measured(unit) => {
+                let (place, known) = (unit.unit as usize, finished.units.len());
+                // Where a store knows no locks, two processes on one node write the same lines, each from where it
+                // began: one that is known changes nothing, one behind a gap cannot be continued from.
+                if finished.units.get(place) == Some(&*unit) || place > known {
+                    continue;
+                }
                 // A unit that was measured again replaces itself and all that followed from it.
                 finished.drop_units_from(unit.unit);
                 finished.units.push(*unit);
@@ -232,6 +256,25 @@ mod tests {
             stats: Stats::default(),
             files: vec![],
         }
+    }
+
+    #[test]
+    fn lines_of_two_processes_on_one_node_leave_no_gap() {
+        let line = |number| serde_json::to_vec(&Entry::Measured(Box::new(unit(number)))).unwrap();
+        let shard = Entry::Shard { shard: "a.tar".into(), measurements: 1, files: vec![] };
+        let units = |text: &[Vec<u8>]| -> Vec<u64> {
+            read(&text.join(&b'\n')).unwrap().units.iter().map(|unit| unit.unit).collect()
+        };
+        // One has measured all, the other began in between.
+        assert_eq!(units(&[line(0), line(1), line(2), line(1), line(3)]), [0, 1, 2, 3]);
+        // What stands behind a gap cannot be continued from.
+        assert_eq!(units(&[line(0), line(2), line(1)]), [0, 1]);
+        let text = [line(0), serde_json::to_vec(&shard).unwrap(), line(0)].join(&b'\n');
+        assert_eq!(read(&text).unwrap().shards.len(), 1, "nothing was measured again");
+        // A unit that became another one is another beginning.
+        let other = MeasuredUnit { samples: 7, ..unit(1) };
+        let other = serde_json::to_vec(&Entry::Measured(Box::new(other))).unwrap();
+        assert_eq!(units(&[line(0), line(1), line(2), other]), [0, 1]);
     }
 
     #[test]
