@@ -127,19 +127,32 @@ pub fn write_file(target: impl Into<PathBuf>, bytes: &[u8]) -> Result<(), SinkEr
 /// # Errors
 /// [`SinkError::Create`].
 pub fn create_folder(path: &Path) -> Result<(), SinkError> {
+    let made = until_seen(|| match fs::create_dir_all(path) {
+        // What is there is known, and no folder.
+        Err(error) if fs::symlink_metadata(path).is_ok_and(|there| !there.is_dir()) => Ok(Err(error)),
+        made => made.map(Ok),
+    });
+    made.flatten().map_err(SinkError::create(path))
+}
+
+/// Opens a file that several processes share, and makes it where it is not there yet; it is not cut.
+///
+/// # Errors
+/// What the system says.
+pub fn open_shared(path: &Path) -> io::Result<File> {
+    until_seen(|| OpenOptions::new().append(true).create(true).open(path))
+}
+
+/// Tries again when a name is taken that was thought to be free: another machine took it just now, and this one still
+/// remembers how it was. Network file systems do so for a moment.
+fn until_seen<T>(mut create: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let started = Instant::now();
     loop {
-        match fs::create_dir_all(path) {
-            // Another machine made it just now, and this one still remembers that it was not there: network file
-            // systems do for a moment.
-            Err(error)
-                if error.kind() == ErrorKind::AlreadyExists
-                    && fs::symlink_metadata(path).map_or(true, |there| there.is_dir())
-                    && started.elapsed() < REMEMBERED =>
-            {
+        match create() {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && started.elapsed() < REMEMBERED => {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            made => return made.map_err(SinkError::create(path)),
+            created => return created,
         }
     }
 }
@@ -251,6 +264,33 @@ mod tests {
         fs::write(folder.path().join("a.tmp"), "").unwrap();
         assert_eq!(remove_temporaries(folder.path()).unwrap(), 1);
         assert_eq!(names(folder.path()), [".info.json", "a.tmp"]);
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_a_folder_is_said_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("taken");
+        fs::write(&file, "").unwrap();
+        let started = Instant::now();
+        assert!(create_folder(&file).unwrap_err().is_cannot_create());
+        assert!(create_folder(&file.join("below")).unwrap_err().is_cannot_create());
+        assert!(started.elapsed() < REMEMBERED / 2);
+        create_folder(&folder.path().join("a/b")).unwrap();
+        create_folder(&folder.path().join("a/b")).unwrap();
+    }
+
+    #[test]
+    fn a_name_that_was_thought_to_be_free_is_tried_again() {
+        let mut tries = 0;
+        let seen = until_seen(|| {
+            tries += 1;
+            if tries < 3 { Err(ErrorKind::AlreadyExists.into()) } else { Ok(tries) }
+        });
+        assert_eq!(seen.unwrap(), 3);
+        assert_eq!(
+            until_seen::<()>(|| Err(ErrorKind::NotFound.into())).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
     }
 
     #[test]

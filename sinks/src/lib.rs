@@ -30,7 +30,7 @@ mod tables;
 mod ustar;
 mod yaml;
 
-pub use atomic_file::{AtomicFile, create_folder, is_temporary, remove_temporaries, write_file};
+pub use atomic_file::{AtomicFile, create_folder, is_temporary, open_shared, remove_temporaries, write_file};
 pub use brace_collapse::brace_collapse;
 pub use checksums::{Checksums, hash_file};
 pub use energon::{

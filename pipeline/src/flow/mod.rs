@@ -153,7 +153,7 @@ async fn finish_whole(job: Arc<Job>) -> Result<Report, Error> {
         job.output.create_folder("run")?;
         let path = job.output.path(FINALIZE_LOCK);
         let state = |error: std::io::Error| Error::State { path: path.clone(), message: error.to_string() };
-        let lock = File::create(&path).map_err(state)?;
+        let lock = packd_sinks::open_shared(&path).map_err(state)?;
         // Without locks two processes write the same bytes.
         let alone = lock.lock().is_ok() && job.output.remote().is_none();
         if let Some(report) = finished_report(&job)? {
@@ -337,7 +337,7 @@ fn lock(output: &Output, name: &str) -> Result<Lock, Error> {
     }
     let path = output.path(name);
     let state = |error: std::io::Error| Error::State { path: path.clone(), message: error.to_string() };
-    let file = File::create(&path).map_err(state)?;
+    let file = packd_sinks::open_shared(&path).map_err(state)?;
     match file.try_lock() {
         Ok(()) => Ok(Lock(Some(file))),
         Err(std::fs::TryLockError::WouldBlock) => Err(Error::Busy { path: output.name().to_owned() }),

@@ -1,10 +1,11 @@
 //! The append-only record of what a run has finished. Resume believes it and nothing else.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
 use std::sync::Mutex;
 
+use packd_sinks::open_shared;
 use serde::{Deserialize, Serialize};
 
 use super::node::Node;
@@ -128,7 +129,7 @@ impl Ledger {
                 let path = output.path(&node.ledger());
                 let fail =
                     |error: std::io::Error| Error::State { path: path.clone(), message: error.to_string() };
-                let file = OpenOptions::new().append(true).create(true).open(&path).map_err(fail)?;
+                let file = open_shared(&path).map_err(fail)?;
                 if whole < text.len() {
                     file.set_len(whole as u64).map_err(fail)?;
                 }
