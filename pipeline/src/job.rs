@@ -160,7 +160,7 @@ impl Job {
     }
 
     /// The same, with stores that the caller opened: [`Stores::insert`] lets URLs mean any
-    /// [`ObjectStore`](object_store::ObjectStore).
+    /// [`ObjectStore`](packd_storage::ObjectStore).
     ///
     /// # Errors
     /// See [`new`](Self::new).

@@ -21,5 +21,6 @@ mod uploads;
 pub use error::StorageError;
 pub use location::{is_url, local_path};
 pub use object::{Object, ObjectVersion};
+pub use object_store::ObjectStore;
 pub use stores::{StoreOptions, Stores};
 pub use traffic::Traffic;
