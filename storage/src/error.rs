@@ -83,6 +83,23 @@ impl StorageError {
         }
     }
 
+    /// Whether the same request may succeed another time.
+    pub(crate) fn is_temporary(error: &object_store::Error) -> bool {
+        use object_store::Error::{
+            AlreadyExists, NotFound, NotModified, PermissionDenied, Precondition, Unauthenticated,
+        };
+        let told = matches!(
+            error,
+            NotFound { .. }
+                | AlreadyExists { .. }
+                | Precondition { .. }
+                | NotModified { .. }
+                | PermissionDenied { .. }
+                | Unauthenticated { .. }
+        );
+        !told && !is_final(error)
+    }
+
     /// The kind of error that a local file would give.
     pub fn kind(&self) -> ErrorKind {
         match self {

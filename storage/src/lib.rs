@@ -14,6 +14,7 @@ mod credentials;
 mod error;
 mod location;
 mod object;
+mod retry;
 mod stores;
 mod traffic;
 mod uploads;

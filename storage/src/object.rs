@@ -17,6 +17,7 @@ use tokio_util::io::StreamReader;
 use crate::connect::Bucket;
 use crate::error::StorageError;
 use crate::location::join;
+use crate::retry::again;
 use crate::stores::Stores;
 
 /// Size of an object, and what tells this version of it from another.
@@ -84,8 +85,7 @@ impl Object {
     /// # Errors
     /// See [`StorageError`].
     pub fn version(&self) -> Result<ObjectVersion, StorageError> {
-        let (store, key) = self.target();
-        let meta = self.wait(async move { store.head(&key).await })?;
+        let meta = self.wait(|store, key| async move { store.head(&key).await })?;
         Ok(ObjectVersion::of(&meta))
     }
 
@@ -105,8 +105,7 @@ impl Object {
     /// # Errors
     /// See [`StorageError`].
     pub fn read(&self) -> Result<Option<Bytes>, StorageError> {
-        let (store, key) = self.target();
-        match self.wait(async move { store.get(&key).await?.bytes().await }) {
+        match self.wait(|store, key| async move { store.get(&key).await?.bytes().await }) {
             Ok(bytes) => {
                 self.stores.counters.received(bytes.len() as u64);
                 Ok(Some(bytes))
@@ -121,8 +120,7 @@ impl Object {
     /// # Errors
     /// See [`StorageError`].
     pub fn read_start(&self, limit: u64) -> Result<(ObjectVersion, Bytes), StorageError> {
-        let (store, key) = self.target();
-        let read = async move {
+        let read = move |store: Arc<dyn ObjectStore>, key: Path| async move {
             let options = GetOptions::new().with_range(Some(GetRange::Bounded(0..limit)));
             match store.get_opts(&key, options).await {
                 Ok(result) => Ok((result.meta.clone(), result.bytes().await?)),
@@ -161,7 +159,7 @@ impl Object {
     /// Asks the same of many objects, as many at once as are allowed.
     fn for_each<T, F>(
         objects: &[Self],
-        ask: impl Fn((Arc<dyn ObjectStore>, Path)) -> F,
+        ask: impl Fn((Arc<dyn ObjectStore>, Path)) -> F + Clone + Send + 'static,
     ) -> Vec<Result<T, StorageError>>
     where
         T: Send + 'static,
@@ -171,7 +169,8 @@ impl Object {
         let asked: Vec<_> = objects
             .iter()
             .map(|object| {
-                let (answer, url) = (ask(object.target()), object.url.clone());
+                let (target, ask, url) = (object.target(), ask.clone(), object.url.clone());
+                let answer = again(move || ask(target.clone()));
                 async move { answer.await.map_err(|error| StorageError::new(&url, error)) }
             })
             .collect();
@@ -197,16 +196,15 @@ impl Object {
         let (store, key) = self.target();
         let wanted = ranges.clone();
         let at_once = self.stores.concurrency();
-        let found: Vec<Bytes> = self.wait(async move {
-            let reads =
-                wanted.into_iter().map(|range| {
-                    let (store, key) = (Arc::clone(&store), key.clone());
-                    async move {
-                        if range.is_empty() { Ok(Bytes::new()) } else { store.get_range(&key, range).await }
-                    }
-                });
+        let all = async move {
+            let reads = wanted.into_iter().map(|range| {
+                let (store, key) = (Arc::clone(&store), key.clone());
+                again(move || get_range(Arc::clone(&store), key.clone(), range.clone()))
+            });
             futures::stream::iter(reads).buffered(at_once).try_collect().await
-        })?;
+        };
+        let found: object_store::Result<Vec<Bytes>> = self.stores.wait(&self.url, all);
+        let found = found.map_err(|error| StorageError::new(&self.url, error))?;
         for (range, bytes) in ranges.iter().zip(&found) {
             let (wanted, got) = (range.end - range.start, bytes.len() as u64);
             self.stores.counters.received(got);
@@ -228,7 +226,8 @@ impl Object {
                 let ((store, key), object) = (object.target(), object.clone());
                 let length = part.end - part.start;
                 // Connections belong to the runtime that made them.
-                let read = object.stores.runtime().spawn(async move { store.get_range(&key, part).await });
+                let read = again(move || get_range(Arc::clone(&store), key.clone(), part.clone()));
+                let read = object.stores.runtime().spawn(read);
                 async move {
                     let bytes = read.await.map_err(object_store::Error::from).flatten();
                     let bytes = bytes.map_err(|error| StorageError::new(&object.url, error))?;
@@ -265,9 +264,12 @@ impl Object {
     /// # Errors
     /// See [`StorageError`].
     pub fn write(&self, bytes: Bytes) -> Result<(), StorageError> {
-        let (store, key) = self.target();
         let size = bytes.len() as u64;
-        self.wait(async move { store.put(&key, PutPayload::from_bytes(bytes)).await })?;
+        let payload = PutPayload::from_bytes(bytes);
+        self.wait(move |store, key| {
+            let payload = payload.clone();
+            async move { store.put(&key, payload).await }
+        })?;
         self.stores.counters.sent(size);
         Ok(())
     }
@@ -278,9 +280,8 @@ impl Object {
     /// # Errors
     /// See [`StorageError`].
     pub fn write_new(&self, bytes: Bytes) -> Result<bool, StorageError> {
-        let (store, key) = self.target();
         let payload = PutPayload::from_bytes(bytes.clone());
-        let put = async move {
+        let put = move |store: Arc<dyn ObjectStore>, key: Path, payload: PutPayload| async move {
             let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
             match store.put_opts(&key, payload, options).await {
                 Ok(_) => Ok(true),
@@ -290,7 +291,7 @@ impl Object {
                 Err(error) => Err(error),
             }
         };
-        if self.wait(put)? {
+        if self.wait(move |store, key| put(store, key, payload.clone()))? {
             self.stores.counters.sent(bytes.len() as u64);
             return Ok(true);
         }
@@ -303,8 +304,7 @@ impl Object {
     /// # Errors
     /// See [`StorageError`].
     pub fn remove(&self) -> Result<(), StorageError> {
-        let (store, key) = self.target();
-        match self.wait(async move { store.delete(&key).await }) {
+        match self.wait(|store, key| async move { store.delete(&key).await }) {
             Ok(()) | Err(StorageError::Missing { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -315,8 +315,8 @@ impl Object {
     /// # Errors
     /// See [`StorageError`].
     pub fn list(&self) -> Result<Vec<(String, ObjectVersion)>, StorageError> {
-        let (store, key) = self.target();
-        let found: Vec<ObjectMeta> = self.wait(async move { store.list(Some(&key)).try_collect().await })?;
+        let found: Vec<ObjectMeta> =
+            self.wait(|store, key| async move { store.list(Some(&key)).try_collect().await })?;
         let mut names: Vec<(String, ObjectVersion)> = found
             .iter()
             .filter_map(|meta| {
@@ -333,11 +333,18 @@ impl Object {
         (Arc::clone(&self.bucket.store), self.key.clone())
     }
 
-    pub(crate) fn wait<T: Send + 'static>(
+    /// Asks something of the object, again where the answer broke off.
+    fn wait<T, F>(
         &self,
-        future: impl Future<Output = object_store::Result<T>> + Send + 'static,
-    ) -> Result<T, StorageError> {
-        self.stores.wait(&self.url, future).map_err(|error| StorageError::new(&self.url, error))
+        ask: impl Fn(Arc<dyn ObjectStore>, Path) -> F + Send + 'static,
+    ) -> Result<T, StorageError>
+    where
+        T: Send + 'static,
+        F: Future<Output = object_store::Result<T>> + Send + 'static,
+    {
+        let (store, key) = self.target();
+        let asked = again(move || ask(Arc::clone(&store), key.clone()));
+        self.stores.wait(&self.url, asked).map_err(|error| StorageError::new(&self.url, error))
     }
 
     pub(crate) fn content(&self, detail: String) -> StorageError {
@@ -348,4 +355,8 @@ impl Object {
 fn parts(range: Range<u64>, size: u64) -> impl Iterator<Item = Range<u64>> + Send {
     let Range { start, end } = range;
     (start..end).step_by(size as usize).map(move |start| start..end.min(start + size))
+}
+
+async fn get_range(store: Arc<dyn ObjectStore>, key: Path, range: Range<u64>) -> object_store::Result<Bytes> {
+    if range.is_empty() { Ok(Bytes::new()) } else { store.get_range(&key, range).await }
 }

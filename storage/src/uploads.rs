@@ -68,7 +68,7 @@ impl Object {
         let (store, key) = self.target();
         let file = Arc::clone(file);
         let part = PART.max(size.div_ceil(MOST_PARTS));
-        self.wait(async move {
+        let sending = async move {
             let mut upload = store.put_multipart(&key).await?;
             let sent = async {
                 let mut flying = tokio::task::JoinSet::new();
@@ -99,7 +99,8 @@ impl Object {
                     Err(error)
                 }
             }
-        })
+        };
+        self.stores.wait(&self.url, sending).map_err(|error| StorageError::new(&self.url, error))
     }
 
     /// Removes the parts of uploads below this prefix that were begun and never ended: those of a process that
@@ -115,7 +116,7 @@ impl Object {
             return Ok(0);
         }
         let prefix = self.key.to_string();
-        self.wait(async move {
+        let aborting = async move {
             let mut aborted = 0;
             let mut after = (String::new(), String::new());
             loop {
@@ -135,7 +136,8 @@ impl Object {
                 }
                 after = (page.next_key_marker, page.next_upload_id_marker);
             }
-        })
+        };
+        self.stores.wait(&self.url, aborting).map_err(|error| StorageError::new(&self.url, error))
     }
 }
 
