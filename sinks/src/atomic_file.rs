@@ -29,11 +29,20 @@ impl AtomicFile {
     /// [`SinkError::Create`] when the folder is missing or not writable.
     pub fn create(target: impl Into<PathBuf>) -> Result<Self, SinkError> {
         let target = target.into();
+        let started = Instant::now();
         loop {
             let temporary = temporary_name(&target);
             match OpenOptions::new().read(true).write(true).create_new(true).open(&temporary) {
                 Ok(file) => return Ok(Self { file, target, temporary, committed: false }),
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+                // The folder is there, and a network file system does not know it yet everywhere.
+                Err(e)
+                    if e.kind() == ErrorKind::NotFound
+                        && target.parent().is_some_and(Path::is_dir)
+                        && started.elapsed() < REMEMBERED =>
+                {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
                 Err(source) => return Err(SinkError::Create { path: target, source }),
             }
         }
