@@ -29,20 +29,17 @@ impl AtomicFile {
     /// [`SinkError::Create`] when the folder is missing or not writable.
     pub fn create(target: impl Into<PathBuf>) -> Result<Self, SinkError> {
         let target = target.into();
-        let started = Instant::now();
         loop {
             let temporary = temporary_name(&target);
-            match OpenOptions::new().read(true).write(true).create_new(true).open(&temporary) {
+            let create = || OpenOptions::new().read(true).write(true).create_new(true).open(&temporary);
+            // A name that is taken here is really taken: the next one is free.
+            let create = || match create() {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(Err(e)),
+                created => created.map(Ok),
+            };
+            match until_seen(&temporary, create).flatten() {
                 Ok(file) => return Ok(Self { file, target, temporary, committed: false }),
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-                // The folder is there, and a network file system does not know it yet everywhere.
-                Err(e)
-                    if e.kind() == ErrorKind::NotFound
-                        && target.parent().is_some_and(Path::is_dir)
-                        && started.elapsed() < REMEMBERED =>
-                {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
                 Err(source) => return Err(SinkError::Create { path: target, source }),
             }
         }
@@ -136,7 +133,7 @@ pub fn write_file(target: impl Into<PathBuf>, bytes: &[u8]) -> Result<(), SinkEr
 /// # Errors
 /// [`SinkError::Create`].
 pub fn create_folder(path: &Path) -> Result<(), SinkError> {
-    let made = until_seen(|| match fs::create_dir_all(path) {
+    let made = until_seen(path, || match fs::create_dir_all(path) {
         // What is there is known, and no folder.
         Err(error) if fs::symlink_metadata(path).is_ok_and(|there| !there.is_dir()) => Ok(Err(error)),
         made => made.map(Ok),
@@ -149,20 +146,28 @@ pub fn create_folder(path: &Path) -> Result<(), SinkError> {
 /// # Errors
 /// What the system says.
 pub fn open_shared(path: &Path) -> io::Result<File> {
-    until_seen(|| OpenOptions::new().append(true).create(true).open(path))
+    until_seen(path, || OpenOptions::new().append(true).create(true).open(path))
 }
 
-/// Tries again when a name is taken that was thought to be free: another machine took it just now, and this one still
-/// remembers how it was. Network file systems do so for a moment.
-fn until_seen<T>(mut create: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+/// Makes `path`, and tries again where another machine has just made it, or the folder that it lies in, and this one
+/// still remembers how it was: a name is taken that was free, or nothing is found in a folder that is there. Network
+/// file systems say so for a moment.
+fn until_seen<T>(path: &Path, mut create: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let started = Instant::now();
     loop {
-        match create() {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && started.elapsed() < REMEMBERED => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
+        let error = match create() {
+            Err(error) if started.elapsed() < REMEMBERED => error,
             created => return created,
+        };
+        let remembered = match error.kind() {
+            ErrorKind::AlreadyExists => true,
+            ErrorKind::NotFound => path.parent().is_some_and(Path::is_dir),
+            _ => false,
+        };
+        if !remembered {
+            return Err(error);
         }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -291,15 +296,19 @@ mod tests {
     #[test]
     fn a_name_that_was_thought_to_be_free_is_tried_again() {
         let mut tries = 0;
-        let seen = until_seen(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let seen = until_seen(&folder.path().join("a"), || {
             tries += 1;
-            if tries < 3 { Err(ErrorKind::AlreadyExists.into()) } else { Ok(tries) }
+            match tries {
+                1 => Err(ErrorKind::AlreadyExists.into()),
+                2 => Err(ErrorKind::NotFound.into()),
+                _ => Ok(tries),
+            }
         });
         assert_eq!(seen.unwrap(), 3);
-        assert_eq!(
-            until_seen::<()>(|| Err(ErrorKind::NotFound.into())).unwrap_err().kind(),
-            ErrorKind::NotFound
-        );
+        let absent = folder.path().join("absent/a");
+        let error = until_seen::<()>(&absent, || Err(ErrorKind::NotFound.into())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "at once: the folder is not there");
     }
 
     #[test]
