@@ -37,7 +37,7 @@ impl AtomicFile {
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(Err(e)),
                 created => created.map(Ok),
             };
-            match until_seen(&temporary, create).flatten() {
+            match until_seen(|error| remembers(&temporary, error), create).flatten() {
                 Ok(file) => return Ok(Self { file, target, temporary, committed: false }),
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
                 Err(source) => return Err(SinkError::Create { path: target, source }),
@@ -133,9 +133,15 @@ pub fn write_file(target: impl Into<PathBuf>, bytes: &[u8]) -> Result<(), SinkEr
 /// # Errors
 /// [`SinkError::Create`].
 pub fn create_folder(path: &Path) -> Result<(), SinkError> {
-    let made = until_seen(path, || match fs::create_dir_all(path) {
+    // All parents are made: one that is missing is one that another machine made.
+    let remembers = |error: &io::Error| match error.kind() {
+        ErrorKind::NotFound => Some(NAMES_REMEMBERED),
+        _ => remembers(path, error),
+    };
+    let is_other = |path: &Path| fs::symlink_metadata(path).is_ok() && !path.is_dir();
+    let made = until_seen(remembers, || match fs::create_dir_all(path) {
         // What is there is known, and no folder.
-        Err(error) if fs::symlink_metadata(path).is_ok_and(|there| !there.is_dir()) => Ok(Err(error)),
+        Err(error) if path.ancestors().any(is_other) => Ok(Err(error)),
         made => made.map(Ok),
     });
     made.flatten().map_err(SinkError::create(path))
@@ -146,33 +152,46 @@ pub fn create_folder(path: &Path) -> Result<(), SinkError> {
 /// # Errors
 /// What the system says.
 pub fn open_shared(path: &Path) -> io::Result<File> {
-    until_seen(path, || OpenOptions::new().append(true).create(true).open(path))
+    let open = || OpenOptions::new().append(true).create(true).open(path);
+    until_seen(|error| remembers(path, error), open)
 }
 
-/// Makes `path`, and tries again where another machine has just made it, or the folder that it lies in, and this one
-/// still remembers how it was: a name is taken that was free, or nothing is found in a folder that is there. Network
-/// file systems say so for a moment.
-fn until_seen<T>(path: &Path, mut create: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+/// Tries again where another machine has just made something and this one may still remember how it was. Network
+/// file systems do for a moment; `remembers` says how long after an error.
+fn until_seen<T>(
+    remembers: impl Fn(&io::Error) -> Option<Duration>,
+    mut create: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
     let started = Instant::now();
     loop {
         let error = match create() {
-            Err(error) if started.elapsed() < REMEMBERED => error,
-            created => return created,
+            Err(error) => error,
+            made => return made,
         };
-        let remembered = match error.kind() {
-            ErrorKind::AlreadyExists => true,
-            ErrorKind::NotFound => path.parent().is_some_and(Path::is_dir),
-            _ => false,
-        };
-        if !remembered {
+        if remembers(&error).is_none_or(|limit| started.elapsed() >= limit) {
             return Err(error);
         }
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
+/// How long the file system may remember what led to `error` at making the file `path`: that a name is taken, or
+/// that nothing is found in a folder that is there, or where the folder itself is.
+fn remembers(path: &Path, error: &io::Error) -> Option<Duration> {
+    match error.kind() {
+        ErrorKind::AlreadyExists | ErrorKind::StaleNetworkFileHandle => Some(NAMES_REMEMBERED),
+        ErrorKind::NotFound if path.parent().is_some_and(Path::is_dir) => Some(NAMES_REMEMBERED),
+        // Most likely the folder is really not there.
+        ErrorKind::NotFound => Some(FOLDERS_REMEMBERED),
+        _ => None,
+    }
+}
+
 /// For how long a file system may remember that a name was free; NFS does for up to a minute by default.
-const REMEMBERED: Duration = Duration::from_secs(60);
+const NAMES_REMEMBERED: Duration = Duration::from_secs(60);
+
+/// For how long a folder may be missed that another machine has just made; FUSE remembers for a second by default.
+const FOLDERS_REMEMBERED: Duration = Duration::from_secs(3);
 
 /// True for the name of a file that an interrupted [`AtomicFile`] left.
 pub fn is_temporary(file_name: &str) -> bool {
@@ -288,7 +307,9 @@ mod tests {
         let started = Instant::now();
         assert!(create_folder(&file).unwrap_err().is_cannot_create());
         assert!(create_folder(&file.join("below")).unwrap_err().is_cannot_create());
-        assert!(started.elapsed() < REMEMBERED / 2);
+        std::os::unix::fs::symlink("nowhere", folder.path().join("dangling")).unwrap();
+        assert!(create_folder(&folder.path().join("dangling/below")).unwrap_err().is_cannot_create());
+        assert!(started.elapsed() < FOLDERS_REMEMBERED);
         create_folder(&folder.path().join("a/b")).unwrap();
         create_folder(&folder.path().join("a/b")).unwrap();
     }
@@ -297,18 +318,22 @@ mod tests {
     fn a_name_that_was_thought_to_be_free_is_tried_again() {
         let mut tries = 0;
         let folder = tempfile::tempdir().unwrap();
-        let seen = until_seen(&folder.path().join("a"), || {
-            tries += 1;
-            match tries {
-                1 => Err(ErrorKind::AlreadyExists.into()),
-                2 => Err(ErrorKind::NotFound.into()),
-                _ => Ok(tries),
-            }
-        });
+        let name = folder.path().join("a");
+        let seen = until_seen(
+            |error| remembers(&name, error),
+            || {
+                tries += 1;
+                match tries {
+                    1 => Err(ErrorKind::AlreadyExists.into()),
+                    2 => Err(ErrorKind::NotFound.into()),
+                    _ => Ok(tries),
+                }
+            },
+        );
         assert_eq!(seen.unwrap(), 3);
         let absent = folder.path().join("absent/a");
-        let error = until_seen::<()>(&absent, || Err(ErrorKind::NotFound.into())).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NotFound, "at once: the folder is not there");
+        assert_eq!(remembers(&absent, &ErrorKind::NotFound.into()), Some(FOLDERS_REMEMBERED));
+        assert_eq!(remembers(&name, &ErrorKind::PermissionDenied.into()), None);
     }
 
     #[test]
