@@ -164,22 +164,23 @@ fn read_commits<'a>(
     node: Node,
     shards: &'a [String],
 ) -> impl Iterator<Item = Result<ShardCommit, Error>> + 'a {
-    // A record has some hundred bytes for each sub-sample.
-    const AT_ONCE: usize = 16;
+    // A record has some hundred bytes for each sub-sample, tens of megabytes for a shard of short texts. Asking a
+    // store for a few at once hides its latency.
+    let at_once = if job.output.remote().is_some() { 4 } else { 1 };
+    let parse = move |(name, text): (String, Result<Option<Vec<u8>>, Error>)| {
+        let state = |message: String| Error::State { path: job.output.shown(&name), message };
+        let text = text?.ok_or_else(|| state("no such file".into()))?;
+        serde_json::from_slice(&text).map_err(|error| state(error.to_string()))
+    };
     let read = move |shards: &[String]| {
         let names: Vec<String> = shards.iter().map(|shard| commit_name(node, shard)).collect();
-        let texts = match job.output.read_many(&names) {
-            Ok(texts) => texts,
-            Err(error) => return vec![Err(error)],
+        let texts: Vec<_> = match job.output.read_many(&names) {
+            Ok(texts) => texts.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error)],
         };
-        let parse = |(name, text): (&String, Option<Vec<u8>>)| {
-            let state = |message: String| Error::State { path: job.output.shown(name), message };
-            let text = text.ok_or_else(|| state("no such file".into()))?;
-            serde_json::from_slice(&text).map_err(|error| state(error.to_string()))
-        };
-        names.iter().zip(texts).map(parse).collect()
+        names.into_iter().zip(texts)
     };
-    shards.chunks(AT_ONCE).flat_map(read)
+    shards.chunks(at_once).flat_map(read).map(parse)
 }
 
 fn write_rejects(job: &Job, whole: &Whole) -> Result<Vec<RejectExample>, Error> {
