@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::chat_template::ChatTemplate;
 use crate::count::{ExplainLine, Fit, TokenCount};
 use crate::embedded::{EMBEDDED_TOKENIZER, qwen3_tokenizer};
+use crate::encode::EncodedSample;
 use crate::frames::Frames;
 use crate::grid::{ImageGrid, ImageProcessor, ImageSize};
 use crate::hf_chat_template::HfChatTemplate;
@@ -258,6 +259,28 @@ impl Counter {
                 "contract hf-chat-template does not count video frames",
             )),
         }
+    }
+
+    /// The tokens of a sample, as many as [`count`](Self::count) (or, with `frames`,
+    /// [`count_frames`](Self::count_frames)) says.
+    ///
+    /// # Errors
+    /// Their verdicts, and `special-tokens-in-text` where the text itself spells image tokens.
+    pub fn encode(
+        &self,
+        sample: &Sample,
+        images: &[ImageSize],
+        frames: Option<&Frames>,
+    ) -> Result<EncodedSample, Verdict> {
+        let count = match frames {
+            Some(frames) => self.count_frames(sample, images, frames)?,
+            None => self.count(sample, images)?,
+        };
+        let encoded = match &self.rules {
+            Rules::LlavaOnevision2(rules) => rules.encode(sample, &count.grids, frames),
+            Rules::HfChatTemplate(rules) => rules.encode(sample, &count.grids),
+        }?;
+        encoded.checked(&count)
     }
 
     /// The length of a conversation that was rendered already (`hf-chat-template`); under

@@ -30,6 +30,14 @@ pub struct Frames {
     pub timestamp_decimal: Option<u32>,
 }
 
+/// The turns of a sample of frames with every vision block written out, one pad in each.
+pub(crate) struct FrameTexts {
+    pub(crate) prompts: Vec<String>,
+    pub(crate) captions: Vec<String>,
+    /// Pads of each block, in the order of the text.
+    pub(crate) pads: Vec<u32>,
+}
+
 impl LlavaOnevision2 {
     /// The length of a sample of frames.
     pub(crate) fn count_frames(
@@ -39,14 +47,35 @@ impl LlavaOnevision2 {
         grids: &[ImageGrid],
         frames: &Frames,
     ) -> Result<TokenCount, Verdict> {
+        let Some(texts) = self.frame_texts(prompts, captions, grids, frames)? else {
+            return self.count(prompts, captions, grids);
+        };
+        let pads: u64 = texts.pads.iter().map(|&pads| u64::from(pads)).sum();
+        // The text holds one pad in each block; the others are added as a number.
+        let mut length = pads - texts.pads.len() as u64;
+        self.each_segment(&borrowed(&texts.prompts), &borrowed(&texts.captions), |segment| {
+            length += self.tokens(&segment)? as u64;
+            Ok(())
+        })?;
+        TokenCount::with_image_tokens(length, pads, grids.to_vec())
+    }
+
+    /// The texts with times in them, or `None` where none are written: without a frame rate.
+    pub(crate) fn frame_texts(
+        &self,
+        prompts: &[String],
+        captions: &[String],
+        grids: &[ImageGrid],
+        frames: &Frames,
+    ) -> Result<Option<FrameTexts>, Verdict> {
         let times = self.times_of_patches(grids, frames)?;
         let fps = match frames.fps {
             Some(fps) if fps > 0.0 && !times.all.is_empty() => fps,
-            _ => return self.count(prompts, captions, grids),
+            _ => return Ok(None),
         };
         let texts = placeholders::lay_out(prompts, captions, grids.len())?;
         // consecutive tokens of one frame are a run
-        let runs = times.merged.chunk_by(|a, b| a == b).count();
+        let runs: Vec<u32> = times.merged.chunk_by(|a, b| a == b).map(|run| run.len() as u32).collect();
         let decimals = frames.timestamp_decimal.filter(|&decimals| decimals > 0).unwrap_or(1);
         let stamps: Vec<String> = times
             .all
@@ -56,8 +85,7 @@ impl LlavaOnevision2 {
 
         // the trainer looks for the blocks in the order of the messages
         let mut expanded: Vec<String> = Vec::with_capacity(2 * texts.prompts.len());
-        // the text holds one pad in each block; the others are added as a number
-        let (mut pads, mut blocks) = (0, 0);
+        let mut pads = Vec::new();
         let mut seen = 0;
         let mut rewritten = false;
         for text in texts.prompts.iter().zip(&texts.captions).flat_map(|(prompt, caption)| [prompt, caption])
@@ -68,24 +96,15 @@ impl LlavaOnevision2 {
             seen += images;
             if !rewritten && with_blocks.contains(VISION_START) {
                 rewritten = true;
-                rewrite(&mut with_blocks, runs, &stamps)?;
-                pads += times.merged.len() as u64;
-                blocks += runs as u64;
+                rewrite(&mut with_blocks, runs.len(), &stamps)?;
+                pads.extend_from_slice(&runs);
             } else {
-                blocks += images as u64;
-                pads += here.iter().map(|grid| u64::from(grid.tokens(self.merge))).sum::<u64>();
+                pads.extend(here.iter().map(|grid| grid.tokens(self.merge)));
             }
             expanded.push(with_blocks);
         }
-
-        let mut length = pads - blocks;
-        let turns = |first: usize| expanded.iter().skip(first).step_by(2).map(|t| Cow::Borrowed(t.as_str()));
-        let (prompts, captions): (Vec<_>, Vec<_>) = (turns(0).collect(), turns(1).collect());
-        self.each_segment(&prompts, &captions, |segment| {
-            length += self.tokens(&segment)? as u64;
-            Ok(())
-        })?;
-        TokenCount::with_image_tokens(length, pads, grids.to_vec())
+        let turns = |first: usize| expanded.iter().skip(first).step_by(2).cloned().collect();
+        Ok(Some(FrameTexts { prompts: turns(0), captions: turns(1), pads }))
     }
 
     /// The frame of each merged patch in the order of the vision tower, and every frame there is.
@@ -123,6 +142,10 @@ impl LlavaOnevision2 {
         }
         Ok(Times { merged, all: given.into_iter().collect() })
     }
+}
+
+pub(crate) fn borrowed(texts: &[String]) -> Vec<Cow<'_, str>> {
+    texts.iter().map(|text| Cow::Borrowed(text.as_str())).collect()
 }
 
 struct Times {

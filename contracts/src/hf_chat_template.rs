@@ -85,7 +85,7 @@ impl HfChatTemplate {
         Ok(vec![ExplainLine::segment("conversation", snippet(&text), text_tokens, image_tokens)])
     }
 
-    fn render(&self, sample: &Sample, rounds: usize, images: usize) -> Result<String, Verdict> {
+    pub(crate) fn render(&self, sample: &Sample, rounds: usize, images: usize) -> Result<String, Verdict> {
         if sample.prompts.len() != sample.captions.len() {
             let detail =
                 format!("{} user turns and {} assistant turns", sample.prompts.len(), sample.captions.len());

@@ -77,6 +77,10 @@ impl LlavaOnevision2 {
         Ok(Self { tokenizer, merge, constants: OnceLock::new() })
     }
 
+    pub(crate) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
     fn constants(&self) -> Result<Constants, Verdict> {
         if let Some(known) = self.constants.get() {
             return Ok(*known);

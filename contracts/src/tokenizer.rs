@@ -147,16 +147,42 @@ impl Tokenizer {
     /// Fails with `template-error` where the tokenizer refuses the text; a byte-level tokenizer
     /// refuses none.
     pub fn count(&self, text: &str) -> Result<usize, Verdict> {
+        self.with_ids(text, <[u32]>::len)
+    }
+
+    /// The token ids of `text` by itself, as many as [`count`](Self::count) says.
+    ///
+    /// # Errors
+    /// Those of [`count`](Self::count).
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Verdict> {
+        self.with_ids(text, <[u32]>::to_vec)
+    }
+
+    /// The text of token ids, special tokens spelled out.
+    ///
+    /// # Errors
+    /// An id is unknown, or the tokenizer cannot be loaded.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        let text = match self.encoder()? {
+            Encoder::Pipeline(encoder) => encoder.decode(ids, false),
+            Encoder::Classic(encoder) => encoder.decode(ids, false),
+        };
+        text.map_err(|e| invalid(&self.name, e))
+    }
+
+    fn with_ids<T>(&self, text: &str, use_ids: impl FnOnce(&[u32]) -> T) -> Result<T, Verdict> {
         if text.is_empty() {
-            return Ok(0);
+            return Ok(use_ids(&[]));
         }
         let refused =
             |e: String| Verdict::new(Reason::TemplateError, format!("the tokenizer refused the text: {e}"));
-        let counted = match self.encoder().map_err(|e| refused(e.to_string()))? {
-            Encoder::Pipeline(encoder) => count_pipeline(encoder, text),
-            Encoder::Classic(encoder) => encoder.encode_fast(text, false).map(|encoding| encoding.len()),
+        let used = match self.encoder().map_err(|e| refused(e.to_string()))? {
+            Encoder::Pipeline(encoder) => with_pipeline_ids(encoder, text, use_ids),
+            Encoder::Classic(encoder) => {
+                encoder.encode_fast(text, false).map(|encoding| use_ids(encoding.get_ids()))
+            }
         };
-        counted.map_err(|e| refused(e.to_string()))
+        used.map_err(|e| refused(e.to_string()))
     }
 
     /// The spellings of the special tokens, in the order of their ids.
@@ -204,7 +230,11 @@ thread_local! {
     static IDS: RefCell<Vec<PipelineToken>> = const { RefCell::new(Vec::new()) };
 }
 
-fn count_pipeline(encoder: &PipelineTokenizer, text: &str) -> tokenizers::Result<usize> {
+fn with_pipeline_ids<T>(
+    encoder: &PipelineTokenizer,
+    text: &str,
+    use_ids: impl FnOnce(&[u32]) -> T,
+) -> tokenizers::Result<T> {
     let options = EncodeOptions {
         add_special_tokens: false,
         encode_special_tokens: false,
@@ -214,9 +244,9 @@ fn count_pipeline(encoder: &PipelineTokenizer, text: &str) -> tokenizers::Result
     IDS.with_borrow_mut(|ids| {
         ids.clear();
         encoder.encode_into(text, &options, ids)?;
-        let count = ids.len();
+        let used = use_ids(PipelineToken::cast_slice(ids));
         ids.shrink_to(KEPT_IDS);
-        Ok(count)
+        Ok(used)
     })
 }
 

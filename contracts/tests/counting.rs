@@ -5,7 +5,7 @@
 use std::sync::LazyLock;
 
 use packd_contracts::{
-    Counter, CounterOptions, ImageRef, ImageSize, Sample, count_placeholders, keep_rounds,
+    Counter, CounterOptions, ImageRef, ImageSize, Reason, Sample, count_placeholders, keep_rounds,
     repair_placeholders,
 };
 use proptest::prelude::*;
@@ -98,4 +98,39 @@ fn threads_count_alike() {
             scope.spawn(|| (0..20).for_each(|_| assert_eq!(COUNTER.tokenizer().count(&text), Ok(expected))));
         }
     });
+}
+
+#[test]
+fn the_tokens_spell_what_the_trainer_sees() {
+    let counter = &*COUNTER;
+    let sample = Sample {
+        prompts: vec!["<image>\nWhat is it?".into(), "Sure?".into()],
+        captions: vec!["A cat.".into(), "Yes.".into()],
+        images: vec![ImageRef::Path("a.png".into())],
+        ..Sample::default()
+    };
+    let encoded = counter.encode(&sample, &[ImageSize::new(56, 56)], None).unwrap();
+    let text = counter.tokenizer().decode(&encoded.input_ids).unwrap();
+    let pads = "<|image_pad|>".repeat(4);
+    let expected = format!(
+        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n<|vision_start|>{pads}\
+         <|vision_end|>\nWhat is it?<|im_end|>\n<|im_start|>assistant\nA cat.<|im_end|>\n<|im_start|>user\nSure?\
+         <|im_end|>\n<|im_start|>assistant\nYes.<|im_end|>"
+    );
+    assert_eq!(text, expected);
+    let ids = encoded.input_ids.iter().zip(&encoded.is_trained);
+    let trained: Vec<u32> = ids.filter_map(|(&id, &is_trained)| is_trained.then_some(id)).collect();
+    assert_eq!(counter.tokenizer().decode(&trained).unwrap(), "A cat.<|im_end|>Yes.<|im_end|>");
+}
+
+#[test]
+fn image_tokens_that_the_text_spells_are_not_encoded() {
+    let counter = &*COUNTER;
+    let sample = Sample {
+        prompts: vec!["What is <|image_pad|>?".into()],
+        captions: vec!["A token.".into()],
+        ..Sample::default()
+    };
+    let verdict = counter.encode(&sample, &[], None).unwrap_err();
+    assert_eq!(verdict.reason, Reason::SpecialTokensInText);
 }

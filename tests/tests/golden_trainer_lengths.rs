@@ -111,6 +111,11 @@ fn every_length_is_the_trainers() {
                 assert_eq!((count.length, Some(grids)), (length, case.grids.clone()), "{:?}", case.prompts);
                 assert_eq!(count.length, count.text_tokens + count.image_tokens);
                 assert_eq!(count.patches, count.image_tokens * case.merge_size * case.merge_size);
+                let encoded = counter.encode(&case.sample(), &case.image_sizes(), None).unwrap();
+                assert_eq!(
+                    (encoded.input_ids.len(), encoded.is_trained.len()),
+                    (length as usize, length as usize)
+                );
             }
             (Err(_), None) => failed += 1,
             _ => panic!("{counted:?}, expected {:?} or {:?}: {:?}", case.length, case.error, case.prompts),
@@ -125,7 +130,12 @@ fn every_length_of_frames_is_the_trainers() {
     let cases = with_counters(false, |case, counter| {
         let counted = counter.count_frames(&case.sample(), &case.image_sizes(), &case.frames(counter));
         match (&counted, case.length) {
-            (Ok(count), Some(length)) => assert_eq!(count.length, length, "{:?}", case.prompts),
+            (Ok(count), Some(length)) => {
+                assert_eq!(count.length, length, "{:?}", case.prompts);
+                let frames = case.frames(counter);
+                let encoded = counter.encode(&case.sample(), &case.image_sizes(), Some(&frames)).unwrap();
+                assert_eq!(encoded.input_ids.len(), length as usize);
+            }
             (Err(_), None) => failed += 1,
             _ => panic!("{counted:?}, expected {:?} or {:?}: {:?}", case.length, case.error, case.prompts),
         }
