@@ -9,6 +9,7 @@ mod inspect;
 mod launch;
 mod lengths;
 mod merge;
+mod model;
 mod output;
 mod progress_view;
 mod run;
@@ -97,6 +98,9 @@ enum Command {
     Merge(merge::MergeArgs),
     /// Print a job as a script or manifests for Slurm or Kubernetes
     Deploy(deploy::DeployCommand),
+    /// Run a model on packed sequences, and check that packs do not leak
+    #[command(disable_help_flag = true)]
+    Model(model::ModelArgs),
     /// Check, show or make a configuration
     Config(config::ConfigCommand),
 }
@@ -167,6 +171,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Merge(args) => merge::run(&args),
         Command::Deploy(command) => deploy::run(&command, matches),
+        Command::Model(args) => Ok(model::run(&args)),
         Command::Config(command) => config::run(&command, matches),
     };
     result.unwrap_or_else(|error| output::print_error(&error, &cli.global))

@@ -1,0 +1,7 @@
+//! `packd-model`: the model path on the CPU; `packd model …` runs it.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    packd_inference::cli::main()
+}

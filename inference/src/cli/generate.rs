@@ -1,0 +1,97 @@
+//! `packd model generate`.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use packd_contracts::{Contract, ImageRef, Sample};
+
+use super::ModelArgs;
+use crate::batch::SubSample;
+use crate::encoder::Encoder;
+use crate::error::{ModelError, Result};
+use crate::generate::{Sampling, generate};
+use crate::pixels::decode;
+
+/// Answers one question, greedily unless a temperature is given.
+#[derive(Args)]
+pub(super) struct GenerateArgs {
+    /// The question; images stand where it says <image>, else before it
+    prompt: String,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// An image; may be given several times
+    #[arg(long, value_name = "FILE")]
+    image: Vec<PathBuf>,
+    /// Stop after so many tokens
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    max_new_tokens: usize,
+    /// Divide the logits by this and draw; 0 takes the likeliest token
+    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    temperature: f32,
+    /// Draw among the likeliest tokens that reach this probability together
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    top_p: f32,
+    /// Draw among so many of the likeliest tokens; 0 for all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    top_k: usize,
+    /// Seed of the draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Print token ids instead of text
+    #[arg(long)]
+    ids: bool,
+}
+
+pub(super) fn run(args: &GenerateArgs) -> Result<ExitCode> {
+    let (model, encoder) = args.model.load()?;
+    let prompt = prompt(args, &encoder)?;
+    let sampling =
+        Sampling { temperature: args.temperature, top_p: args.top_p, top_k: args.top_k, seed: args.seed };
+    let mut shown = String::new();
+    let mut tokens = Vec::new();
+    let generated = generate(&model, &prompt, args.max_new_tokens, &sampling, |token| {
+        tokens.push(token);
+        if args.ids {
+            print!("{token} ");
+        } else if let Ok(text) = encoder.decode(&tokens)
+            // A character may be of several tokens; what is not whole yet ends with this.
+            && !text.ends_with(char::REPLACEMENT_CHARACTER)
+        {
+            print!("{}", text.strip_prefix(shown.as_str()).unwrap_or_default());
+            shown = text;
+        }
+        let _ = std::io::stdout().flush();
+    })?;
+    println!();
+    eprintln!("{} tokens after a prompt of {}", generated.len(), prompt.input_ids.len());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The question as the training process writes it, up to where the answer begins.
+fn prompt(args: &GenerateArgs, encoder: &Encoder) -> Result<SubSample> {
+    if encoder.counter().contract() != Contract::LlavaOnevision2 {
+        let detail = "generate writes prompts of the llava-onevision-2 profiles".into();
+        return Err(ModelError::Config { name: "--profile".into(), detail });
+    }
+    let images = args
+        .image
+        .iter()
+        .map(|path| {
+            let read = std::fs::read(path).map_err(|source| ModelError::Read { path: path.clone(), source });
+            decode(&read?)
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let sample = Sample {
+        prompts: vec![args.prompt.clone()],
+        captions: vec![String::new()],
+        images: args.image.iter().map(|path| ImageRef::Path(path.display().to_string())).collect(),
+        ..Sample::default()
+    };
+    let mut sub = encoder.sub_sample(&sample, &images)?;
+    // An empty answer is the token that ends it.
+    sub.input_ids.pop();
+    sub.labels.pop();
+    Ok(sub)
+}

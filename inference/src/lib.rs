@@ -1,0 +1,47 @@
+//! The model path of packd: LLaVA-OneVision-2 on packed sequences.
+//!
+//! * [`LlavaOnevision2`] runs a Hugging Face checkpoint, dense or with experts, in f32, bf16 or f16.
+//! * [`AttentionDomains`] are the boundaries of sequences in one row; a [`PackedBatch`] cannot be made without them.
+//! * [`leak`] compares a pack with each of its sub-samples alone.
+
+#![deny(missing_docs)]
+
+mod attention;
+mod batch;
+pub mod cli;
+mod config;
+mod decoder;
+mod domains;
+mod encoder;
+mod error;
+mod experts;
+mod generate;
+mod layers;
+pub mod leak;
+mod loss;
+mod model;
+mod npy;
+pub mod packed_shards;
+pub mod pixels;
+mod probe;
+mod records;
+mod rotary;
+mod vision;
+mod weights;
+
+/// Tensors, dtypes and devices, of the version that this crate takes.
+pub use candle_core;
+
+pub use batch::{IGNORE, ImagePatches, PackedBatch, SubSample, block_positions};
+pub use config::{ModelConfig, MoeConfig, RopeConfig, TextConfig, VisionConfig, YarnConfig};
+pub use domains::{AttentionDomains, PaddingRule};
+pub use encoder::{Encoder, EncoderOptions};
+pub use error::{ModelError, Result};
+pub use generate::{Sampling, generate};
+pub use loss::token_losses;
+pub use model::LlavaOnevision2;
+pub use npy::read_positions;
+pub use probe::{NoProbe, Probe};
+pub use records::each_record;
+pub use vision::vision_windows;
+pub use weights::Weights;

@@ -1,0 +1,133 @@
+//! From an image to rows of patches: the image path of the Hugging Face Qwen2-VL processor.
+
+use std::path::Path;
+
+use fast_image_resize::images::Image;
+use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use image::RgbImage;
+use packd_contracts::{ImageGrid, ImageProcessor, ImageSize};
+use serde::Deserialize;
+
+use crate::batch::ImagePatches;
+use crate::error::{ModelError, Result};
+
+/// Mean and standard deviation of each colour, of values between 0 and 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Normalisation {
+    /// `image_mean`, red first.
+    pub mean: [f32; 3],
+    /// `image_std`.
+    pub std: [f32; 3],
+}
+
+impl Normalisation {
+    /// OpenAI CLIP's, which the Qwen2-VL processors and LLaVA-OneVision-2 keep.
+    pub const CLIP: Self = Self {
+        mean: [0.481_454_66, 0.457_827_5, 0.408_210_73],
+        std: [0.268_629_54, 0.261_302_6, 0.275_777_1],
+    };
+
+    /// The numbers of a model directory's `preprocessor_config.json`; CLIP's where it has none.
+    ///
+    /// # Errors
+    /// [`ModelError::Config`] when the file is no JSON.
+    pub fn read(dir: &Path) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Raw {
+            image_mean: Option<[f32; 3]>,
+            image_std: Option<[f32; 3]>,
+        }
+        let path = dir.join("preprocessor_config.json");
+        let Ok(text) = std::fs::read_to_string(&path) else { return Ok(Self::CLIP) };
+        let raw: Raw = serde_json::from_str(&text).map_err(|error| ModelError::Config {
+            name: path.display().to_string(),
+            detail: error.to_string(),
+        })?;
+        Ok(Self {
+            mean: raw.image_mean.unwrap_or(Self::CLIP.mean),
+            std: raw.image_std.unwrap_or(Self::CLIP.std),
+        })
+    }
+}
+
+/// Decodes an image as Pillow's `convert("RGB")` does: transparency is dropped, grey is repeated, EXIF orientation is
+/// not applied (the loader of packed shards does not either).
+///
+/// # Errors
+/// [`ModelError::Image`].
+pub fn decode(bytes: &[u8]) -> Result<RgbImage> {
+    let decoded = image::load_from_memory(bytes).map_err(|error| ModelError::Image(error.to_string()))?;
+    Ok(decoded.into_rgb8())
+}
+
+/// Resizes an image as its processor does and cuts it into normalised patches in block order.
+///
+/// A row holds channels · patch² values in the order (channel, y, x).
+///
+/// # Errors
+/// A verdict where the processor refuses the image's size.
+pub fn patches(
+    image: &RgbImage,
+    processor: &ImageProcessor,
+    normalisation: &Normalisation,
+) -> Result<ImagePatches> {
+    let steps = processor.steps(ImageSize::new(image.width(), image.height()))?;
+    let reshaped = resize(image, steps.reshaped, ResizeAlg::Nearest)?;
+    // Pillow's bicubic filter has a = -0.5, which is Catmull and Rom's, and widens with the scale.
+    let bicubic = ResizeAlg::Convolution(FilterType::CatmullRom);
+    let fetched = resize(&reshaped, steps.fetched, bicubic)?;
+    let resized = resize(&fetched, steps.resized, bicubic)?;
+    let rows = rows(&resized, steps.grid, processor, normalisation);
+    ImagePatches::new(rows, steps.grid, processor.merge_size)
+}
+
+fn resize(image: &RgbImage, size: ImageSize, algorithm: ResizeAlg) -> Result<RgbImage> {
+    if (image.width(), image.height()) == (size.width, size.height) {
+        return Ok(image.clone());
+    }
+    let wrong = |error: &dyn std::fmt::Display| ModelError::Image(error.to_string());
+    let source = Image::from_vec_u8(image.width(), image.height(), image.as_raw().clone(), PixelType::U8x3)
+        .map_err(|error| wrong(&error))?;
+    let mut target = Image::new(size.width, size.height, PixelType::U8x3);
+    let options = ResizeOptions::new().resize_alg(algorithm).use_alpha(false);
+    Resizer::new().resize(&source, &mut target, &options).map_err(|error| wrong(&error))?;
+    RgbImage::from_raw(size.width, size.height, target.into_vec())
+        .ok_or_else(|| wrong(&"a resized image has another size"))
+}
+
+fn rows(
+    image: &RgbImage,
+    grid: ImageGrid,
+    processor: &ImageProcessor,
+    normalisation: &Normalisation,
+) -> Vec<f32> {
+    // Every byte has one value for each colour.
+    let table: Vec<[f32; 3]> = (0..=255_u8)
+        .map(|byte| {
+            let value = f32::from(byte) / 255.0;
+            std::array::from_fn(|colour| (value - normalisation.mean[colour]) / normalisation.std[colour])
+        })
+        .collect();
+    let (patch, merge) = (processor.patch_size, processor.merge_size);
+    let mut rows = Vec::with_capacity(grid.patches() as usize * (3 * patch * patch) as usize);
+    let mut push = |patch_y: u32, patch_x: u32| {
+        for colour in 0..3 {
+            for y in 0..patch {
+                for x in 0..patch {
+                    let pixel = image.get_pixel(patch_x * patch + x, patch_y * patch + y);
+                    rows.push(table[pixel.0[colour] as usize][colour]);
+                }
+            }
+        }
+    };
+    for block_y in (0..grid.h).step_by(merge as usize) {
+        for block_x in (0..grid.w).step_by(merge as usize) {
+            for y in 0..merge {
+                for x in 0..merge {
+                    push(block_y + y, block_x + x);
+                }
+            }
+        }
+    }
+    rows
+}

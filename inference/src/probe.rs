@@ -1,0 +1,23 @@
+//! Looking at what a model computes on the way.
+
+use candle_core::Tensor;
+
+/// Sees intermediate results by name: `vit.layer0.out`, `lm.layer3.out`, `logits` …
+pub trait Probe {
+    /// Called once for each of them, in order.
+    fn see(&mut self, name: &str, tensor: &Tensor);
+}
+
+/// Sees nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoProbe;
+
+impl Probe for NoProbe {
+    fn see(&mut self, _: &str, _: &Tensor) {}
+}
+
+impl<F: FnMut(&str, &Tensor)> Probe for F {
+    fn see(&mut self, name: &str, tensor: &Tensor) {
+        self(name, tensor);
+    }
+}

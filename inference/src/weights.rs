@@ -1,0 +1,122 @@
+//! Where a model's tensors come from: a Hugging Face checkpoint, or chance.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use candle_core::safetensors::MmapedSafetensors;
+use candle_core::{DType, Device, Tensor};
+use serde::Deserialize;
+
+use crate::error::{ModelError, Result};
+
+const ONE_FILE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The tensors of a model, read when they are asked for, as `dtype` on `device`.
+pub struct Weights {
+    source: Source,
+    dtype: DType,
+    device: Device,
+}
+
+enum Source {
+    Files(MmapedSafetensors),
+    /// Standard deviation of every matrix.
+    Random(f64),
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: std::collections::BTreeMap<String, String>,
+}
+
+impl Weights {
+    /// The safetensors of a Hugging Face model directory: `model.safetensors`, or the files of
+    /// `model.safetensors.index.json`. They are memory-mapped, so they must not change while the model is loaded.
+    ///
+    /// # Errors
+    /// [`ModelError::Read`] or [`ModelError::Tensor`] when a file is missing or damaged.
+    pub fn read(dir: &Path, dtype: DType, device: &Device) -> Result<Self> {
+        let files = files(dir)?;
+        for path in &files {
+            // Mapping says neither which file it was nor why.
+            std::fs::File::open(path).map_err(|source| ModelError::Read { path: path.clone(), source })?;
+        }
+        // SAFETY: the mapping is only read. Someone who cuts a checkpoint while it is loaded gets a bus error, as with
+        // every program that maps safetensors; that is said above.
+        #[allow(unsafe_code)]
+        let mapped = unsafe { MmapedSafetensors::multi(&files) }?;
+        Ok(Self { source: Source::Files(mapped), dtype, device: device.clone() })
+    }
+
+    /// Random matrices of standard deviation 0.02 and norms of one, for measuring speed without a checkpoint.
+    pub fn random(dtype: DType, device: &Device) -> Self {
+        Self { source: Source::Random(0.02), dtype, device: device.clone() }
+    }
+
+    /// The dtype that tensors are handed out in.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The device that tensors lie on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Whether the checkpoint has this tensor; random weights have the per-expert form only.
+    pub(crate) fn is_fused(&self, name: &str) -> bool {
+        match &self.source {
+            Source::Files(files) => files.get(name).is_ok(),
+            Source::Random(_) => false,
+        }
+    }
+
+    /// A tensor by its name in the checkpoint.
+    ///
+    /// # Errors
+    /// [`ModelError::MissingTensor`], [`ModelError::TensorShape`].
+    pub fn get(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        let tensor = match &self.source {
+            Source::Files(files) => {
+                if files.get(name).is_err() {
+                    let help = "is this a merged LLaVA-OneVision-2 checkpoint?";
+                    return Err(ModelError::MissingTensor { name: name.to_owned(), help });
+                }
+                files.load(name, &self.device)?
+            }
+            Source::Random(deviation) => match shape {
+                [_] if name.ends_with("bias") => Tensor::zeros(shape, self.dtype, &self.device)?,
+                [_] => Tensor::ones(shape, self.dtype, &self.device)?,
+                _ => {
+                    let values = Tensor::randn(0.0_f32, *deviation as f32, shape, &self.device)?;
+                    values.to_dtype(self.dtype)?
+                }
+            },
+        };
+        if tensor.dims() != shape {
+            return Err(ModelError::TensorShape {
+                name: name.to_owned(),
+                found: tensor.dims().to_vec(),
+                expected: shape.to_vec(),
+            });
+        }
+        Ok(tensor.to_dtype(self.dtype)?)
+    }
+}
+
+fn files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let one = dir.join(ONE_FILE);
+    if one.is_file() {
+        return Ok(vec![one]);
+    }
+    let path = dir.join(INDEX);
+    let text =
+        std::fs::read_to_string(&path).map_err(|source| ModelError::Read { path: path.clone(), source })?;
+    let index: Index = serde_json::from_str(&text).map_err(|error| ModelError::Config {
+        name: path.display().to_string(),
+        detail: error.to_string(),
+    })?;
+    let names: BTreeSet<String> = index.weight_map.into_values().collect();
+    Ok(names.into_iter().map(|name| dir.join(name)).collect())
+}
