@@ -7,7 +7,8 @@ use crate::attention::{DomainPair, attend};
 use crate::config::TextConfig;
 use crate::error::Result;
 use crate::experts::Experts;
-use crate::layers::{Linear, Norm};
+use crate::fused;
+use crate::layers::{Linear, RmsNorm};
 use crate::probe::Probe;
 use crate::rotary::DecoderRotary;
 use crate::weights::Weights;
@@ -15,14 +16,14 @@ use crate::weights::Weights;
 /// Layers and final norm; embedding and head are the model's.
 pub(crate) struct Decoder {
     layers: Vec<Layer>,
-    norm: Norm,
+    norm: RmsNorm,
     rotary: DecoderRotary,
 }
 
 struct Layer {
-    input_norm: Norm,
+    input_norm: RmsNorm,
     attention: Attention,
-    post_attention_norm: Norm,
+    post_attention_norm: RmsNorm,
     mlp: Mlp,
 }
 
@@ -31,8 +32,8 @@ struct Attention {
     k: Linear,
     v: Linear,
     o: Linear,
-    q_norm: Norm,
-    k_norm: Norm,
+    q_norm: RmsNorm,
+    k_norm: RmsNorm,
     head_dim: usize,
 }
 
@@ -61,7 +62,7 @@ impl Decoder {
         let layer = |number| Layer::load(config, weights, number);
         Ok(Self {
             layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_>>()?,
-            norm: Norm::root_mean_square(
+            norm: RmsNorm::load(
                 weights,
                 "model.language_model.norm",
                 config.hidden_size,
@@ -85,16 +86,26 @@ impl Decoder {
         probe: &mut dyn Probe,
     ) -> Result<Tensor> {
         let rotary = self.rotary.rows(placement.positions, embeddings.dtype(), embeddings.device())?;
+        // Each norm is made together with the sum that it is of, so a layer gets its input normed already.
+        let norms = self.layers.iter().map(|layer| &layer.input_norm).chain([&self.norm]);
+        let mut norms = norms.skip(1);
         let mut x = embeddings.clone();
-        for (number, layer) in self.layers.iter().enumerate() {
+        let mut normed = self.layers.first().map_or(&self.norm, |layer| &layer.input_norm).forward(&x)?;
+        for (number, (layer, next_norm)) in self.layers.iter().zip(&mut norms).enumerate() {
             let mut seen =
                 |name: &str, tensor: &Tensor| probe.see(&format!("lm.layer{number}.{name}"), tensor);
             let cache = caches.as_deref_mut().and_then(|caches| caches.get_mut(number));
-            x = layer.forward(&x, &rotary, placement.domains, cache, &mut seen)?;
+            let attended = layer.attention.forward(&normed, &rotary, placement.domains, cache)?;
+            let [h, normed_h] = layer.post_attention_norm.forward_sum(&x, &attended)?;
+            let delta = match &layer.mlp {
+                Mlp::Dense(mlp) => mlp.forward(&normed_h)?,
+                Mlp::Sparse(experts) => experts.forward(&normed_h, &mut seen)?,
+            };
+            [x, normed] = next_norm.forward_sum(&h, &delta)?;
+            seen("out", &x);
         }
-        x = self.norm.forward(&x)?;
-        probe.see("lm.final_norm_out", &x);
-        Ok(x)
+        probe.see("lm.final_norm_out", &normed);
+        Ok(normed)
     }
 }
 
@@ -102,12 +113,7 @@ impl Layer {
     fn load(config: &TextConfig, weights: &Weights, number: usize) -> Result<Self> {
         let name = format!("model.language_model.layers.{number}");
         let norm = |part: &str| {
-            Norm::root_mean_square(
-                weights,
-                &format!("{name}.{part}"),
-                config.hidden_size,
-                config.rms_norm_eps,
-            )
+            RmsNorm::load(weights, &format!("{name}.{part}"), config.hidden_size, config.rms_norm_eps)
         };
         let mlp = format!("{name}.mlp");
         let mlp = match &config.moe {
@@ -123,24 +129,6 @@ impl Layer {
             mlp,
         })
     }
-
-    fn forward(
-        &self,
-        x: &Tensor,
-        rotary: &[Tensor; 2],
-        domains: &DomainPair,
-        cache: Option<&mut KvCache>,
-        probe: &mut dyn Probe,
-    ) -> Result<Tensor> {
-        let h = (x + self.attention.forward(&self.input_norm.forward(x)?, rotary, domains, cache)?)?;
-        let normed = self.post_attention_norm.forward(&h)?;
-        let out = match &self.mlp {
-            Mlp::Dense(mlp) => (h + mlp.forward(&normed)?)?,
-            Mlp::Sparse(experts) => (h + experts.forward(&normed, probe)?)?,
-        };
-        probe.see("out", &out);
-        Ok(out)
-    }
 }
 
 impl Attention {
@@ -150,9 +138,7 @@ impl Attention {
         let linear = |part: &str, sizes| {
             Linear::load(weights, &format!("{name}.{part}"), sizes, config.attention_bias)
         };
-        let norm = |part: &str| {
-            Norm::root_mean_square(weights, &format!("{name}.{part}"), head, config.rms_norm_eps)
-        };
+        let norm = |part: &str| RmsNorm::load(weights, &format!("{name}.{part}"), head, config.rms_norm_eps);
         Ok(Self {
             q: linear("q_proj", [width, queries])?,
             k: linear("k_proj", [width, keys])?,
@@ -167,15 +153,15 @@ impl Attention {
     fn forward(
         &self,
         x: &Tensor,
-        [cos, sin]: &[Tensor; 2],
+        rotary: &[Tensor; 2],
         domains: &DomainPair,
         cache: Option<&mut KvCache>,
     ) -> Result<Tensor> {
         let tokens = x.dim(0)?;
         let heads = |y: Tensor| y.reshape((tokens, (), self.head_dim));
-        let turn = |y: Tensor| candle_nn::rotary_emb::rope_thd(&y.unsqueeze(0)?, cos, sin)?.squeeze(0);
-        let q = turn(self.q_norm.forward(&heads(self.q.forward(x)?)?)?)?;
-        let mut k = turn(self.k_norm.forward(&heads(self.k.forward(x)?)?)?)?;
+        let turn = |y: Tensor, norm: &RmsNorm| fused::norm_rope(&heads(y)?, &norm.weight, norm.eps, rotary);
+        let q = turn(self.q.forward(x)?, &self.q_norm)?;
+        let mut k = turn(self.k.forward(x)?, &self.k_norm)?;
         let mut v = heads(self.v.forward(x)?)?;
         if let Some(cache) = cache {
             (k, v) = cache.append(&k, &v)?;
@@ -196,7 +182,7 @@ impl GatedMlp {
     }
 
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let wide = (self.gate.forward(x)?.silu()? * self.up.forward(x)?)?;
+        let wide = fused::silu_mul(&self.gate.forward(x)?, &self.up.forward(x)?)?;
         self.down.forward(&wide)
     }
 }

@@ -3,6 +3,7 @@
 use candle_core::Tensor;
 
 use crate::error::Result;
+use crate::fused;
 use crate::weights::Weights;
 
 /// `x Wᵀ + b`; the weight is stored [out, in].
@@ -33,18 +34,61 @@ impl Linear {
 
     /// [n, in] to [n, out].
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let y = x.matmul(&self.weight.t()?)?;
-        Ok(match &self.bias {
-            Some(bias) => y.broadcast_add(bias)?,
-            None => y,
-        })
+        let product = self.product(x)?;
+        match &self.bias {
+            Some(bias) => fused::add_bias(&product, bias),
+            None => Ok(product),
+        }
+    }
+
+    /// `gelu(x Wᵀ + b)`.
+    pub(crate) fn forward_gelu(&self, x: &Tensor) -> Result<Tensor> {
+        let product = self.product(x)?;
+        match &self.bias {
+            Some(bias) => fused::bias_gelu(&product, bias),
+            None => Ok(product.gelu_erf()?),
+        }
+    }
+
+    /// `residual + x Wᵀ + b`.
+    pub(crate) fn forward_onto(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        let product = self.product(x)?;
+        match &self.bias {
+            Some(bias) => fused::add_with_bias(residual, &product, bias),
+            None => Ok((residual + product)?),
+        }
+    }
+
+    fn product(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(x.matmul(&self.weight.t()?)?)
     }
 }
 
-/// A norm over the last axis, with its statistics in f32.
+/// A root mean square norm over the last axis, with its statistics in f32.
+pub(crate) struct RmsNorm {
+    pub(crate) weight: Tensor,
+    pub(crate) eps: f32,
+}
+
+impl RmsNorm {
+    pub(crate) fn load(weights: &Weights, name: &str, width: usize, eps: f64) -> Result<Self> {
+        Ok(Self { weight: weights.get(&format!("{name}.weight"), &[width])?, eps: eps as f32 })
+    }
+
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(candle_nn::ops::rms_norm(&x.contiguous()?, &self.weight, self.eps)?)
+    }
+
+    /// `x + delta` and its norm.
+    pub(crate) fn forward_sum(&self, x: &Tensor, delta: &Tensor) -> Result<[Tensor; 2]> {
+        fused::add_rms_norm(x, delta, &self.weight, self.eps)
+    }
+}
+
+/// A norm of the vision tower.
 pub(crate) enum Norm {
     Layer { weight: Tensor, bias: Tensor, eps: f32 },
-    RootMeanSquare { weight: Tensor, eps: f32 },
+    RootMeanSquare(RmsNorm),
 }
 
 impl Norm {
@@ -56,18 +100,12 @@ impl Norm {
         })
     }
 
-    pub(crate) fn root_mean_square(weights: &Weights, name: &str, width: usize, eps: f64) -> Result<Self> {
-        Ok(Self::RootMeanSquare {
-            weight: weights.get(&format!("{name}.weight"), &[width])?,
-            eps: eps as f32,
-        })
-    }
-
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let x = x.contiguous()?;
-        Ok(match self {
-            Self::Layer { weight, bias, eps } => candle_nn::ops::layer_norm(&x, weight, bias, *eps)?,
-            Self::RootMeanSquare { weight, eps } => candle_nn::ops::rms_norm(&x, weight, *eps)?,
-        })
+        match self {
+            Self::Layer { weight, bias, eps } => {
+                Ok(candle_nn::ops::layer_norm(&x.contiguous()?, weight, bias, *eps)?)
+            }
+            Self::RootMeanSquare(norm) => norm.forward(x),
+        }
     }
 }

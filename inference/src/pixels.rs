@@ -1,15 +1,15 @@
 //! From an image to rows of patches: the image path of the Hugging Face Qwen2-VL processor.
 
+use std::borrow::Cow;
 use std::path::Path;
 
-use fast_image_resize::images::Image;
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use image::RgbImage;
 use packd_contracts::{ImageGrid, ImageProcessor, ImageSize};
 use serde::Deserialize;
 
 use crate::batch::ImagePatches;
 use crate::error::{ModelError, Result};
+use crate::resize::{bicubic, nearest};
 
 /// Mean and standard deviation of each colour, of values between 0 and 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -72,27 +72,22 @@ pub fn patches(
     normalisation: &Normalisation,
 ) -> Result<ImagePatches> {
     let steps = processor.steps(ImageSize::new(image.width(), image.height()))?;
-    let reshaped = resize(image, steps.reshaped, ResizeAlg::Nearest)?;
-    // Pillow's bicubic filter has a = -0.5, which is Catmull and Rom's, and widens with the scale.
-    let bicubic = ResizeAlg::Convolution(FilterType::CatmullRom);
-    let fetched = resize(&reshaped, steps.fetched, bicubic)?;
-    let resized = resize(&fetched, steps.resized, bicubic)?;
+    let reshaped = resize(image, steps.reshaped, nearest);
+    let fetched = resize(&reshaped, steps.fetched, bicubic);
+    let resized = resize(&fetched, steps.resized, bicubic);
     let rows = rows(&resized, steps.grid, processor, normalisation);
     ImagePatches::new(rows, steps.grid, processor.merge_size)
 }
 
-fn resize(image: &RgbImage, size: ImageSize, algorithm: ResizeAlg) -> Result<RgbImage> {
+fn resize<'a>(
+    image: &'a RgbImage,
+    size: ImageSize,
+    by: impl Fn(&RgbImage, u32, u32) -> RgbImage,
+) -> Cow<'a, RgbImage> {
     if (image.width(), image.height()) == (size.width, size.height) {
-        return Ok(image.clone());
+        return Cow::Borrowed(image);
     }
-    let wrong = |error: &dyn std::fmt::Display| ModelError::Image(error.to_string());
-    let source = Image::from_vec_u8(image.width(), image.height(), image.as_raw().clone(), PixelType::U8x3)
-        .map_err(|error| wrong(&error))?;
-    let mut target = Image::new(size.width, size.height, PixelType::U8x3);
-    let options = ResizeOptions::new().resize_alg(algorithm).use_alpha(false);
-    Resizer::new().resize(&source, &mut target, &options).map_err(|error| wrong(&error))?;
-    RgbImage::from_raw(size.width, size.height, target.into_vec())
-        .ok_or_else(|| wrong(&"a resized image has another size"))
+    Cow::Owned(by(image, size.width, size.height))
 }
 
 fn rows(

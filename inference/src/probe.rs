@@ -6,6 +6,11 @@ use candle_core::Tensor;
 pub trait Probe {
     /// Called once for each of them, in order.
     fn see(&mut self, name: &str, tensor: &Tensor);
+
+    /// Whether results that are made for the probe alone are wanted.
+    fn is_looking(&self) -> bool {
+        true
+    }
 }
 
 /// Sees nothing.
@@ -14,6 +19,10 @@ pub struct NoProbe;
 
 impl Probe for NoProbe {
     fn see(&mut self, _: &str, _: &Tensor) {}
+
+    fn is_looking(&self) -> bool {
+        false
+    }
 }
 
 impl<F: FnMut(&str, &Tensor)> Probe for F {

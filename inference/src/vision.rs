@@ -1,13 +1,14 @@
 //! The vision tower `onevision_encoder` and the merger behind it.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use packd_contracts::ImageGrid;
 
 use crate::attention::{DomainPair, attend};
 use crate::config::VisionConfig;
 use crate::domains::AttentionDomains;
 use crate::error::{ModelError, Result};
-use crate::layers::{Linear, Norm};
+use crate::fused;
+use crate::layers::{Linear, Norm, RmsNorm};
 use crate::probe::Probe;
 use crate::weights::Weights;
 
@@ -118,8 +119,11 @@ pub fn vision_windows(grids: &[ImageGrid], frames: usize) -> Result<AttentionDom
 }
 
 fn norm(config: &VisionConfig, weights: &Weights, name: &str) -> Result<Norm> {
-    let load = if config.rms_norm { Norm::root_mean_square } else { Norm::layer };
-    load(weights, name, config.hidden_size, config.layer_norm_eps)
+    let (width, eps) = (config.hidden_size, config.layer_norm_eps);
+    if config.rms_norm {
+        return Ok(Norm::RootMeanSquare(RmsNorm::load(weights, name, width, eps)?));
+    }
+    Norm::layer(weights, name, width, eps)
 }
 
 impl Layer {
@@ -146,16 +150,18 @@ impl Layer {
     ) -> Result<Tensor> {
         let (patches, width) = x.dims2()?;
         let qkv = self.qkv.forward(&self.norm1.forward(x)?)?.reshape((patches, 3, heads, width / heads))?;
-        let part = |number| qkv.narrow(1, number, 1)?.squeeze(1)?.contiguous();
+        let part = |number| qkv.narrow(1, number, 1)?.squeeze(1);
         let (q, k) = (rotary.turn(&part(0)?)?, rotary.turn(&part(1)?)?);
         probe.see("q_rotated", &q.transpose(0, 1)?);
         probe.see("k_rotated", &k.transpose(0, 1)?);
         let attended = attend([&q, &k, &part(2)?], windows, false)?;
-        let attended = self.proj.forward(&attended.reshape((patches, width))?)?;
-        probe.see("attn_out", &attended);
-        let y = (x + attended)?;
-        let wide = self.fc1.forward(&self.norm2.forward(&y)?)?.gelu_erf()?;
-        let out = (y + self.fc2.forward(&wide)?)?;
+        let attended = attended.reshape((patches, width))?;
+        if probe.is_looking() {
+            probe.see("attn_out", &self.proj.forward(&attended)?);
+        }
+        let y = self.proj.forward_onto(&attended, x)?;
+        let wide = self.fc1.forward_gelu(&self.norm2.forward(&y)?)?;
+        let out = self.fc2.forward_onto(&wide, &y)?;
         probe.see("out", &out);
         Ok(out)
     }
@@ -189,15 +195,9 @@ impl Rotary {
         Ok(Self { angles, cos, sin })
     }
 
-    /// z [patches, heads, width] to `z ⊙ cos A + rot(z) ⊙ sin A`, in f32, where rot pairs neighbours.
+    /// z [patches, heads, width], turned.
     fn turn(&self, z: &Tensor) -> Result<Tensor> {
-        let (patches, heads, width) = z.dims3()?;
-        let wide = z.to_dtype(DType::F32)?;
-        let pairs = wide.reshape((patches, heads, width / 2, 2))?;
-        let (even, odd) = (pairs.narrow(3, 0, 1)?, pairs.narrow(3, 1, 1)?);
-        let turned = Tensor::cat(&[&odd.neg()?, &even], 3)?.reshape((patches, heads, width))?;
-        let out = (wide.broadcast_mul(&self.cos)? + turned.broadcast_mul(&self.sin)?)?;
-        Ok(out.to_dtype(z.dtype())?)
+        fused::rotate_neighbours(z, &self.cos, &self.sin)
     }
 }
 
@@ -218,6 +218,6 @@ impl Merger {
         let (patches, width) = x.dims2()?;
         let block = self.first.input_width()?;
         let merged = self.norm.forward(x)?.reshape((patches * width / block, block))?;
-        self.second.forward(&self.first.forward(&merged)?.gelu_erf()?)
+        self.second.forward(&self.first.forward_gelu(&merged)?)
     }
 }

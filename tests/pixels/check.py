@@ -2,8 +2,9 @@
 """Pixel values of packd against Hugging Face's Qwen2-VL image processors, the fast one (torchvision) and the slow one
 (Pillow), on real images.
 
-Usage: check.py PACKD_MODEL PROCESSOR_DIR IMAGE_FOLDER [COUNT]
-Fails where a value differs by more than one of the 256 levels of a colour, or where a grid differs.
+Usage: check.py PACKD_MODEL PROCESSOR_DIR IMAGE_FOLDER [COUNT] [--lossless]
+Fails where a value differs by more than one of the 256 levels of a colour, or where a grid differs. --lossless gives both
+sides what Pillow decodes (as PNG), so that only resizing, normalising and cutting are compared.
 """
 
 import pathlib
@@ -21,7 +22,7 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
 
 
 def processors(folder):
-    for name, options in (("fast", {"use_fast": True}), ("slow", {"use_fast": False})):
+    for name, options in (("fast", {"backend": "torchvision"}), ("slow", {"backend": "pil"})):
         yield name, AutoImageProcessor.from_pretrained(folder, **options)
 
 
@@ -49,12 +50,18 @@ def sample(folder, count):
 
 
 def main():
-    program, folder, images = sys.argv[1:4]
-    count = int(sys.argv[4]) if len(sys.argv) > 4 else 50
+    arguments = [argument for argument in sys.argv[1:] if argument != "--lossless"]
+    program, folder, images = arguments[:3]
+    count = int(arguments[3]) if len(arguments) > 3 else 50
     paths = sample(images, count)
     with tempfile.TemporaryDirectory() as scratch:
         out = pathlib.Path(scratch) / "pixels.safetensors"
-        subprocess.run([program, "pixels", "--processor", folder, "-o", out, *paths], check=True)
+        given = paths
+        if "--lossless" in sys.argv:
+            given = [pathlib.Path(scratch) / f"{number}.png" for number in range(len(paths))]
+            for source, target in zip(paths, given):
+                Image.open(source).convert("RGB").save(target)
+        subprocess.run([program, "pixels", "--processor", folder, "-o", out, *given], check=True)
         ours = load_file(out)
     modes = {}
     faults = 0
