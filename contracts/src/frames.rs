@@ -15,6 +15,8 @@ use crate::{Reason, Verdict};
 
 const VISION_START: &str = "<|vision_start|>";
 const VISION_END: &str = "<|vision_end|>";
+/// More decimals of a time than any have a meaning.
+const MAX_DECIMALS: u32 = 100;
 
 /// What a sample of video frames has beyond its images.
 ///
@@ -77,6 +79,10 @@ impl LlavaOnevision2 {
         // consecutive tokens of one frame are a run
         let runs: Vec<u32> = times.merged.chunk_by(|a, b| a == b).map(|run| run.len() as u32).collect();
         let decimals = frames.timestamp_decimal.filter(|&decimals| decimals > 0).unwrap_or(1);
+        if decimals > MAX_DECIMALS {
+            let detail = format!("timestamp_decimal is {decimals}, more than {MAX_DECIMALS}");
+            return Err(Verdict::new(Reason::TemplateError, detail));
+        }
         let stamps: Vec<String> = times
             .all
             .iter()

@@ -116,9 +116,14 @@ fn later_keys(rows: usize, seen: usize, device: &Device) -> Result<Tensor> {
 
 #[cfg(feature = "cuda")]
 fn on_gpu([q, k, v]: [&Tensor; 3], domains: &DomainPair, scale: f32, causal: bool) -> Result<Tensor> {
-    // The kernel knows f16 and bf16.
-    let dtype = q.dtype();
-    let inside = if dtype == DType::F32 { DType::BF16 } else { dtype };
+    // The build compiles the kernel for bf16 and heads of up to 128.
+    let (dtype, inside, width) = (q.dtype(), DType::BF16, q.dim(2)?);
+    if width > 128 || !width.is_multiple_of(8) {
+        return Err(ModelError::Config {
+            name: "config.json".into(),
+            detail: format!("heads of {width}; packd-gpu is built for multiples of 8 up to 128"),
+        });
+    }
     let [q, k, v] = [q.to_dtype(inside)?, k.to_dtype(inside)?, v.to_dtype(inside)?];
     let [q_sums, k_sums] = &domains.on_device;
     let [longest_q, longest_k] = [&domains.queries, &domains.keys].map(|it| it.max_seqlen() as usize);

@@ -127,6 +127,8 @@ pub struct PackedBatch {
     domains: AttentionDomains,
     rows: Vec<f32>,
     grids: Vec<ImageGrid>,
+    /// Images of each sub-sample.
+    image_counts: Vec<usize>,
     patch_positions: Vec<[u32; 3]>,
 }
 
@@ -144,8 +146,10 @@ impl PackedBatch {
             domains,
             rows: Vec::new(),
             grids: Vec::new(),
+            image_counts: Vec::new(),
             patch_positions: Vec::new(),
         };
+        let mut row_width = None;
         for (number, sub) in sub_samples.iter().enumerate() {
             if sub.labels.len() != sub.input_ids.len() {
                 let (ids, labels) = (sub.input_ids.len(), sub.labels.len());
@@ -154,7 +158,13 @@ impl PackedBatch {
             }
             batch.input_ids.extend_from_slice(&sub.input_ids);
             batch.labels.extend_from_slice(&sub.labels);
+            batch.image_counts.push(sub.images.len());
             for image in &sub.images {
+                let width = image.rows.len() / image.positions.len();
+                if *row_width.get_or_insert(width) != width {
+                    let detail = format!("sub-sample {number}: rows of {width} values among others");
+                    return Err(ModelError::Batch(detail));
+                }
                 batch.rows.extend_from_slice(&image.rows);
                 batch.grids.push(image.grid);
                 batch.patch_positions.extend_from_slice(&image.positions);
@@ -181,6 +191,16 @@ impl PackedBatch {
     /// Grids of all images.
     pub fn grids(&self) -> &[ImageGrid] {
         &self.grids
+    }
+
+    /// Grids of the images of each sub-sample.
+    pub fn grids_of_sub_samples(&self) -> impl Iterator<Item = &[ImageGrid]> {
+        let mut rest = self.grids.as_slice();
+        self.image_counts.iter().map(move |count| {
+            let (own, others) = rest.split_at(*count);
+            rest = others;
+            own
+        })
     }
 
     /// (t, h, w) of all patches.

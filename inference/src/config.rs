@@ -354,6 +354,9 @@ impl RawText {
         if self.use_sliding_window && self.sliding_window.is_some() {
             return Err("text_config.use_sliding_window is true; sliding windows are not computed".into());
         }
+        if self.hidden_size == 0 || self.vocab_size < 2 || self.num_attention_heads == 0 {
+            return Err("text_config.hidden_size, vocab_size and num_attention_heads must be positive".into());
+        }
         if self.num_key_value_heads == 0 || !self.num_attention_heads.is_multiple_of(self.num_key_value_heads)
         {
             return Err(format!(
@@ -405,10 +408,12 @@ impl RawText {
 
     /// transformers 5 keeps everything in `rope_parameters`, 4 the base beside `rope_scaling`.
     fn rope(&self) -> Parsed<RopeConfig> {
-        let scaling = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref());
-        let theta = self.rope_parameters.as_ref().and_then(|rope| rope.rope_theta).or(self.rope_theta);
+        // Where both stand, transformers takes `rope_scaling`.
+        let both = [self.rope_scaling.as_ref(), self.rope_parameters.as_ref()];
+        let scaling = both.into_iter().flatten().find(|rope| rope.kind().is_some());
+        let theta = both.into_iter().flatten().find_map(|rope| rope.rope_theta).or(self.rope_theta);
         let theta = theta.unwrap_or(10_000.0);
-        let kind = scaling.and_then(|rope| rope.rope_type.as_deref().or(rope.older_type.as_deref()));
+        let kind = scaling.and_then(RawRope::kind);
         let yarn = match (kind, scaling) {
             (Some("yarn"), Some(scaling)) => Some(scaling.yarn(self.max_position_embeddings)?),
             (None | Some("default"), _) => None,
@@ -421,6 +426,10 @@ impl RawText {
 }
 
 impl RawRope {
+    fn kind(&self) -> Option<&str> {
+        self.rope_type.as_deref().or(self.older_type.as_deref())
+    }
+
     fn yarn(&self, max_position_embeddings: Option<f64>) -> Parsed<YarnConfig> {
         let original = self.original_max_position_embeddings.or(max_position_embeddings);
         let (Some(factor), Some(original)) = (self.factor, original) else {
@@ -475,8 +484,11 @@ impl RawVision {
                 self.hidden_size
             ));
         }
-        if self.patch_size == 0 || self.spatial_merge_size == 0 {
-            return Err("vision_config.patch_size and spatial_merge_size must not be 0".into());
+        if self.hidden_size == 0 || self.patch_size == 0 || self.spatial_merge_size == 0 {
+            return Err("vision_config.hidden_size, patch_size and spatial_merge_size must not be 0".into());
+        }
+        if self.num_channels != 3 {
+            return Err(format!("vision_config.num_channels is {}, images have 3", self.num_channels));
         }
         Ok(VisionConfig {
             hidden_size: self.hidden_size,
@@ -492,5 +504,63 @@ impl RawVision {
             out_hidden_size: self.out_hidden_size,
             frame_windows_size: self.frame_windows_size.unwrap_or(0),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOLDEN: &str = include_str!("../tests/golden/tiny_dense/config.json");
+
+    /// The golden configuration with these keys of `text_config` set, or removed where null.
+    fn with_text(changes: &str) -> Result<ModelConfig> {
+        let mut config: serde_json::Value = serde_json::from_str(GOLDEN).unwrap();
+        let changes: serde_json::Map<_, _> = serde_json::from_str(changes).unwrap();
+        let text = config["text_config"].as_object_mut().unwrap();
+        text.extend(changes);
+        text.retain(|_, value| !value.is_null());
+        ModelConfig::parse("config.json", &config.to_string())
+    }
+
+    #[test]
+    fn rope_in_the_spellings_of_transformers_4_and_5() {
+        let yarn = r#"{"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 1024}"#;
+        let four = format!(r#"{{"rope_parameters": null, "rope_theta": 5e6, "rope_scaling": {yarn}}}"#);
+        let older = four.replace("rope_type", "type");
+        let five = yarn.replace('}', r#", "rope_theta": 5e6}"#);
+        let five = format!(r#"{{"rope_parameters": {five}}}"#);
+        // A configuration that was saved by transformers 5 and extended by hand.
+        let both = format!(r#"{{"rope_scaling": {yarn}}}"#);
+        for text in [four, older, five, both] {
+            let rope = with_text(&text).unwrap().text.rope;
+            assert_eq!((rope.theta, rope.yarn.unwrap().factor), (5e6, 4.0), "{text}");
+        }
+        let plain = with_text("{}").unwrap().text.rope;
+        assert_eq!((plain.theta, plain.yarn), (5e6, None));
+        assert_eq!(
+            with_text(r#"{"rope_parameters": null, "rope_theta": 1e6}"#).unwrap().text.rope.theta,
+            1e6
+        );
+    }
+
+    #[test]
+    fn what_is_not_computed_is_refused_by_name() {
+        for (text, said) in [
+            (r#"{"hidden_act": "gelu"}"#, "hidden_act"),
+            (r#"{"use_sliding_window": true, "sliding_window": 4096}"#, "sliding"),
+            (r#"{"rope_scaling": {"type": "linear", "factor": 2}}"#, "linear"),
+            (r#"{"rope_scaling": {"type": "yarn"}}"#, "yarn needs factor"),
+            (r#"{"num_attention_heads": 3}"#, "num_key_value_heads"),
+            (r#"{"num_attention_heads": 0}"#, "num_attention_heads"),
+            (r#"{"model_type": "llama"}"#, "llama"),
+            (r#"{"hidden_size": 128}"#, "out_hidden_size"),
+            (r#"{"model_type": "qwen3_moe"}"#, "num_experts"),
+        ] {
+            let error = with_text(text).unwrap_err().to_string();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+        let head = GOLDEN.replace(r#""use_head": false"#, r#""use_head": true"#);
+        assert!(ModelConfig::parse("config.json", &head).unwrap_err().to_string().contains("use_head"));
     }
 }

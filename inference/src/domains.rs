@@ -74,6 +74,9 @@ impl AttentionDomains {
     /// # Errors
     /// [`ModelError::Domains`] unless the numbers rise by one and padding stands at the end.
     pub fn from_sub_sample_ids(ids: &[u32], padding: PaddingRule) -> Result<Self> {
+        if u32::try_from(ids.len()).is_err() {
+            return Err(ModelError::Domains("more tokens than a 32-bit boundary can tell".into()));
+        }
         let real = ids.iter().position(|&id| id == 0).unwrap_or(ids.len());
         let runs: Vec<&[u32]> = ids[..real].chunk_by(|a, b| a == b).collect();
         let ascending = runs.iter().zip(1..).all(|(run, number)| run[0] == number);

@@ -9,6 +9,7 @@ use crate::batch::{IGNORE, ImagePatches, SubSample, block_positions};
 use crate::config::ModelConfig;
 use crate::error::{ModelError, Result};
 use crate::pixels::{Normalisation, patches};
+use crate::resize::Resizer;
 
 /// Tokenizer, image processor and counting contract of a model.
 pub struct Encoder {
@@ -16,6 +17,7 @@ pub struct Encoder {
     normalisation: Normalisation,
     image_token: u32,
     fold: Option<Fold>,
+    resizer: Resizer,
 }
 
 /// What [`Encoder::new`] needs beyond the model.
@@ -28,6 +30,8 @@ pub struct EncoderOptions {
     pub profile: Option<String>,
     /// Maps token ids beyond the model's vocabulary into it, for models that are tiny and mean nothing.
     pub fold_ids: bool,
+    /// Whose arithmetic images are resized by.
+    pub resizer: Resizer,
 }
 
 /// Ids of a tokenizer that a small vocabulary does not hold.
@@ -75,7 +79,7 @@ impl Encoder {
                 ),
             });
         }
-        Ok(Self { counter, normalisation, image_token, fold })
+        Ok(Self { counter, normalisation, image_token, fold, resizer: options.resizer })
     }
 
     /// What counts.
@@ -111,7 +115,7 @@ impl Encoder {
         let labels = input_ids.iter().zip(&encoded.is_trained).map(labels).collect();
         let mut images: Vec<ImagePatches> = images
             .iter()
-            .map(|image| patches(image, self.counter.images(), &self.normalisation))
+            .map(|image| patches(image, self.counter.images(), &self.normalisation, self.resizer))
             .collect::<Result<_>>()?;
         let positions = frames.filter(|frames| frames.positions.iter().any(Option::is_some));
         if let Some(frames) = positions {
@@ -152,10 +156,15 @@ fn one_row(images: &[ImagePatches], frames: &Frames, merge: u32) -> Result<Image
     let given: Vec<[i64; 3]> = frames.positions.iter().flatten().flatten().copied().collect();
     let place = |[t, h, w]: [u32; 3]| {
         let position = given.get(((t * grid.h + h) * grid.w + w) as usize)?;
-        Some(position.map(|value| u32::try_from(value).unwrap_or(u32::MAX)))
+        let [t, h, w] = position.map(|value| u32::try_from(value).ok());
+        Some([t?, h?, w?])
     };
     let positions: Option<Vec<[u32; 3]>> = block_positions(grid, merge)?.into_iter().map(place).collect();
-    let positions = positions
-        .ok_or_else(|| ModelError::Batch(format!("{} patch positions for a grid of {grid}", given.len())))?;
+    let positions = positions.ok_or_else(|| {
+        ModelError::Batch(format!(
+            "{} patch positions for a grid of {grid}, or one out of range",
+            given.len()
+        ))
+    })?;
     ImagePatches::with_positions(rows, grid, positions)
 }

@@ -13,6 +13,14 @@ pub enum ModelError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A file cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// `config.json` does not describe a model that this crate runs.
     #[error("{name}: {detail}")]
     Config {

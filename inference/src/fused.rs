@@ -113,6 +113,8 @@ mod gpu {
 
     fn view<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaView<'a, bf16>> {
         match layout.contiguous_offsets() {
+            // The kernels read 16 bytes at once.
+            Some((start, _)) if !start.is_multiple_of(8) => bail!("a fused kernel takes aligned tensors"),
             Some((start, end)) => Ok(storage.as_cuda_slice::<bf16>()?.slice(start..end)),
             None => bail!("a fused kernel takes contiguous tensors"),
         }

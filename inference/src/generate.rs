@@ -39,7 +39,8 @@ pub fn generate(
     mut on_token: impl FnMut(u32),
 ) -> Result<Vec<u32>> {
     let mut random = StdRng::seed_from_u64(sampling.seed);
-    let mut caches = model.new_caches(prompt.input_ids.len() + max_new_tokens);
+    // A cache grows by itself; room for more than is usual would only be taken in advance.
+    let mut caches = model.new_caches(prompt.input_ids.len() + max_new_tokens.min(512));
     let mut batch = PackedBatch::pack(std::slice::from_ref(prompt))?;
     let mut seen = 0;
     let mut generated = Vec::new();

@@ -45,5 +45,6 @@ pub use model::LlavaOnevision2;
 pub use npy::read_positions;
 pub use probe::{NoProbe, Probe};
 pub use records::each_record;
+pub use resize::Resizer;
 pub use vision::vision_windows;
 pub use weights::Weights;

@@ -4,7 +4,7 @@ use candle_core::{D, Tensor};
 
 use crate::batch::{IGNORE, PackedBatch};
 use crate::decoder::in_f32;
-use crate::error::Result;
+use crate::error::{ModelError, Result};
 use crate::model::LlavaOnevision2;
 
 /// Tokens whose logits are held at once: a vocabulary in f32 is 600 KB a token.
@@ -15,20 +15,30 @@ const AT_ONCE: usize = 1024;
 /// predicts.
 ///
 /// # Errors
-/// [`crate::ModelError::Tensor`].
+/// [`ModelError::Batch`] when the hidden states are of another batch or a label is no token.
 pub fn token_losses(
     model: &LlavaOnevision2,
     hidden: &Tensor,
     batch: &PackedBatch,
 ) -> Result<Vec<Option<f32>>> {
+    if hidden.dim(0)? != batch.labels().len() {
+        let (states, labels) = (hidden.dim(0)?, batch.labels().len());
+        return Err(ModelError::Batch(format!("{states} hidden states for {labels} labels")));
+    }
+    let vocabulary = model.config().text.vocab_size;
     let mut losses = vec![None; batch.labels().len()];
     // Which hidden state predicts which token.
     let mut predicted: Vec<(u32, u32)> = Vec::new();
     for range in batch.domains().ranges() {
         for token in range.start + 1..range.end {
-            if batch.labels()[token] != IGNORE {
-                predicted.push((token as u32 - 1, batch.labels()[token] as u32));
+            let label = batch.labels()[token];
+            if label == IGNORE {
+                continue;
             }
+            let known = u32::try_from(label).ok().filter(|label| (*label as usize) < vocabulary);
+            let known =
+                known.ok_or_else(|| ModelError::Batch(format!("label {label} is beyond the vocabulary")))?;
+            predicted.push((token as u32 - 1, known));
         }
     }
     for part in predicted.chunks(AT_ONCE) {

@@ -117,6 +117,28 @@ impl LlavaOnevision2 {
         (0..self.decoder.layer_count()).map(|_| KvCache::new(0, tokens)).collect()
     }
 
+    /// Each sub-sample must have as many image tokens as its own images make: only the sum would let features of one
+    /// reach the next.
+    fn check_images(&self, batch: &PackedBatch) -> Result<()> {
+        let merge = self.config.vision.spatial_merge_size as u32;
+        let subs = batch.domains().ranges().zip(batch.grids_of_sub_samples());
+        for (number, (range, grids)) in subs.enumerate() {
+            let wrong = |detail| Err(ModelError::Batch(format!("sub-sample {number}: {detail}")));
+            if let Some(grid) =
+                grids.iter().find(|grid| !grid.h.is_multiple_of(merge) || !grid.w.is_multiple_of(merge))
+            {
+                return wrong(format!("a grid of {grid} does not consist of blocks of {merge}x{merge}"));
+            }
+            let is_image = |id: &&u32| **id == self.config.image_token_id;
+            let slots = batch.input_ids()[range].iter().filter(is_image).count();
+            let found: usize = grids.iter().map(|grid| grid.tokens(merge) as usize).sum();
+            if found != slots {
+                return wrong(format!("the text has {slots} image tokens, the images make {found}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Embeddings [tokens, width], with the merger's rows in the place of image tokens.
     fn embed(&self, batch: &PackedBatch, probe: &mut dyn Probe) -> Result<Tensor> {
         let ids = batch.input_ids();
@@ -129,18 +151,11 @@ impl LlavaOnevision2 {
         let ids_on_device = Tensor::new(ids, self.device())?;
         let mut embeddings = self.embedding.index_select(&ids_on_device, 0)?;
         let is_image = |id: &u32| *id == self.config.image_token_id;
-        let slots = ids.iter().filter(|id| is_image(id)).count();
+        self.check_images(batch)?;
         let features = match batch.pixel_values(self.dtype(), self.device())? {
             Some(rows) => Some(self.vision.forward(&rows, batch.grids(), batch.patch_positions(), probe)?),
             None => None,
         };
-        let found = features.as_ref().map_or(Ok(0), |features| features.dim(0))?;
-        if found != slots {
-            return Err(ModelError::Batch(format!(
-                "the text has {slots} image tokens, the images make {found} (of {} grids)",
-                batch.grids().len()
-            )));
-        }
         if let Some(features) = features {
             let (mut next, mut source) = (ids.len() as u32, Vec::with_capacity(ids.len()));
             for (token, id) in (0_u32..).zip(ids) {

@@ -58,13 +58,13 @@ impl Texts {
 /// The tars at `path`: itself, or those in the folder and below, in order of their names.
 ///
 /// # Errors
-/// [`ModelError::Shard`] when there are none.
+/// [`ModelError::Read`] when it is not there or cannot be listed, [`ModelError::Shard`] when there are none.
 pub fn find_shards(path: &Path) -> Result<Vec<PathBuf>> {
     let mut shards = Vec::new();
     if path.is_file() {
         shards.push(path.to_owned());
     } else {
-        collect(path, MAX_DEPTH, &mut shards);
+        collect(path, MAX_DEPTH, &mut shards)?;
     }
     shards.sort();
     if shards.is_empty() {
@@ -74,28 +74,31 @@ pub fn find_shards(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(shards)
 }
 
-fn collect(folder: &Path, depth: usize, shards: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
+fn collect(folder: &Path, depth: usize, shards: &mut Vec<PathBuf>) -> Result<()> {
+    let read = |source| ModelError::Read { path: folder.to_owned(), source };
+    for entry in std::fs::read_dir(folder).map_err(read)? {
+        let path = entry.map_err(read)?.path();
         if path.is_dir() && depth > 0 {
-            collect(&path, depth - 1, shards);
+            collect(&path, depth - 1, shards)?;
         } else if path.extension().is_some_and(|extension| extension == "tar") {
             shards.push(path);
         }
     }
+    Ok(())
 }
 
 /// Calls `each` with the packs of a shard in order until it returns `false`.
 ///
 /// # Errors
-/// [`ModelError::Shard`] for a damaged tar, and what `each` says.
+/// [`ModelError::Read`] for one that cannot be opened, [`ModelError::Shard`] for a damaged one, and what `each` says.
 pub fn each_pack(shard: &Path, mut each: impl FnMut(RawPack) -> Result<bool>) -> Result<bool> {
     let broken = |error: std::io::Error| ModelError::Shard {
         shard: shard.display().to_string(),
         detail: error.to_string(),
     };
     let mut pack: Option<(String, RawPack)> = None;
-    let mut archive = tar::Archive::new(std::io::BufReader::new(File::open(shard).map_err(broken)?));
+    let open = |source| ModelError::Read { path: shard.to_owned(), source };
+    let mut archive = tar::Archive::new(std::io::BufReader::new(File::open(shard).map_err(open)?));
     for entry in archive.entries().map_err(broken)? {
         let mut entry = entry.map_err(broken)?;
         let path = entry.path().map_err(broken)?.to_string_lossy().into_owned();
@@ -138,6 +141,18 @@ impl RawPack {
         let count = packed.prompts.len();
         if packed.captions.len() != count || packed.images.len() != count {
             return Err(wrong("prompts, captions and images differ in number".into()));
+        }
+        let of_packd = [
+            ("lengths", packed.lengths.as_ref().map(Vec::len)),
+            ("systems", packed.systems.as_ref().map(Vec::len)),
+            ("fps", packed.fps.as_ref().map(Vec::len)),
+            ("timestamp_decimal", packed.timestamp_decimal.as_ref().map(Vec::len)),
+            ("patch_positions", packed.patch_positions.as_ref().map(Vec::len)),
+        ];
+        for (name, found) in of_packd {
+            if let Some(found) = found.filter(|found| *found != count) {
+                return Err(wrong(format!("`prompts` is of {count} sub-samples, `{name}` of {found}")));
+            }
         }
         let lengths = packed.lengths.unwrap_or_default();
         let mut subs = Vec::with_capacity(count);

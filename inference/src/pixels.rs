@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::batch::ImagePatches;
 use crate::error::{ModelError, Result};
-use crate::resize::{bicubic, nearest};
+use crate::resize::{Resizer, nearest};
 
 /// Mean and standard deviation of each colour, of values between 0 and 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -70,11 +70,16 @@ pub fn patches(
     image: &RgbImage,
     processor: &ImageProcessor,
     normalisation: &Normalisation,
+    resizer: Resizer,
 ) -> Result<ImagePatches> {
     let steps = processor.steps(ImageSize::new(image.width(), image.height()))?;
     let reshaped = resize(image, steps.reshaped, nearest);
-    let fetched = resize(&reshaped, steps.fetched, bicubic);
-    let resized = resize(&fetched, steps.resized, bicubic);
+    // `qwen_vl_utils` resizes with Pillow whatever the processor does.
+    let fetched = resize(&reshaped, steps.fetched, |image, width, height| {
+        Resizer::Pillow.bicubic(image, width, height)
+    });
+    let resized =
+        resize(&fetched, steps.resized, |image, width, height| resizer.bicubic(image, width, height));
     let rows = rows(&resized, steps.grid, processor, normalisation);
     ImagePatches::new(rows, steps.grid, processor.merge_size)
 }

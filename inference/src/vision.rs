@@ -102,12 +102,14 @@ impl VisionTower {
 /// so many (0: never split).
 ///
 /// # Errors
-/// [`ModelError::Domains`] for an empty grid, or for none.
+/// [`ModelError::Domains`] for an empty grid, for none, or for more patches than 32 bits count.
 pub fn vision_windows(grids: &[ImageGrid], frames: usize) -> Result<AttentionDomains> {
     let frames = u32::try_from(frames).unwrap_or(u32::MAX);
     let mut lengths = Vec::new();
     for grid in grids {
-        let per_frame = grid.h * grid.w;
+        let per_frame = grid.h.checked_mul(grid.w).filter(|frame| frame.checked_mul(grid.t).is_some());
+        let per_frame = per_frame
+            .ok_or_else(|| ModelError::Domains(format!("an image grid of {grid} has too many patches")))?;
         if 0 < frames && frames < grid.t {
             lengths.extend(std::iter::repeat_n(frames * per_frame, (grid.t / frames) as usize));
             lengths.extend((grid.t % frames > 0).then_some(grid.t % frames * per_frame));

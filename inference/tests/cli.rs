@@ -88,5 +88,5 @@ fn wrong_usage_has_its_own_status() {
     assert_eq!(packd_model(&["leak-check"]).status.code(), Some(64));
     assert_eq!(packd_model(&["--help"]).status.code(), Some(0));
     let missing = packd_model(&["leak-check", "x.tar", "--model", "/nonexistent"]);
-    assert_eq!(missing.status.code(), Some(65), "{missing:?}");
+    assert_eq!(missing.status.code(), Some(66), "{missing:?}");
 }

@@ -61,8 +61,12 @@ def main():
             given = [pathlib.Path(scratch) / f"{number}.png" for number in range(len(paths))]
             for source, target in zip(paths, given):
                 Image.open(source).convert("RGB").save(target)
-        subprocess.run([program, "pixels", "--processor", folder, "-o", out, *given], check=True)
-        ours = load_file(out)
+        ours = {}
+        for name, resizer in (("fast", "torchvision"), ("slow", "pillow")):
+            subprocess.run(
+                [program, "pixels", "--resizer", resizer, "--processor", folder, "-o", out, *given], check=True
+            )
+            ours[name] = load_file(out)
     modes = {}
     faults = 0
     for name, processor in processors(folder):
@@ -75,7 +79,7 @@ def main():
                 # As in LLaVA-OneVision-2: one frame an image, so that a row is of one patch.
                 done = processor(images=image.convert("RGB"), return_tensors="pt", temporal_patch_size=1)
             theirs, grid = done["pixel_values"].to(torch.float32).numpy(), done["image_grid_thw"].numpy()[0]
-            own, own_grid = ours[f"{number}.pixel_values"], ours[f"{number}.image_grid_thw"]
+            own, own_grid = ours[name][f"{number}.pixel_values"], ours[name][f"{number}.image_grid_thw"]
             if list(grid) != list(own_grid) or theirs.shape != own.shape:
                 print(f"{name}: {path}: grid {own_grid} {own.shape}, expected {grid} {theirs.shape}")
                 faults += 1

@@ -63,7 +63,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExitCode> {
     }
     if let Some(path) = &args.work {
         std::fs::write(path, describe(&packs).to_string())
-            .map_err(|source| ModelError::Read { path: path.clone(), source })?;
+            .map_err(|source| ModelError::Write { path: path.clone(), source })?;
     }
     let ways = [
         measure("packed", &model, packs.clone(), args.repeat)?,

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use clap::Args;
 use serde::Serialize;
 
-use super::{ModelArgs, exit};
+use super::{ModelArgs, exit, save, say};
 use crate::batch::{PackedBatch, SubSample};
 use crate::encoder::Encoder;
 use crate::error::{ModelError, Result};
@@ -68,7 +68,10 @@ pub(super) fn run(args: &ForwardArgs) -> Result<ExitCode> {
         forward.records(&encoder)?;
     }
     if let Some(path) = &args.logits {
-        candle_core::safetensors::save(&forward.logits, path)?;
+        save(&forward.logits, path)?;
+    }
+    if forward.done + forward.unusable == 0 {
+        return Err(ModelError::Input(format!("{} holds no packs and no records", args.input)));
     }
     if forward.unusable > 0 {
         eprintln!("{} records cannot be used", forward.unusable);
@@ -129,10 +132,11 @@ impl Forward<'_> {
                 loss: (!trained.is_empty()).then_some(loss),
                 token_losses: self.args.per_token.then_some(all),
             };
-            println!("{}", serde_json::json!(line));
+            say!("{}", serde_json::json!(line));
         }
         if self.args.logits.is_some() {
-            self.logits.insert(name.to_owned(), self.model.logits(&hidden)?);
+            let logits = self.model.logits(&hidden)?.to_device(&Device::Cpu)?;
+            self.logits.insert(name.to_owned(), logits);
         }
         self.done += 1;
         Ok(())

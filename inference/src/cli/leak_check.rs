@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
-use super::{ModelArgs, exit};
-use crate::error::Result;
+use super::{ModelArgs, exit, say};
+use crate::error::{ModelError, Result};
 use crate::leak::{self, SubSampleLeak};
 use crate::packed_shards::{each_pack, find_shards};
 
@@ -23,7 +23,7 @@ pub(super) struct LeakCheckArgs {
     /// Packs to check, spread evenly over the shards; 0 for all
     #[arg(long, value_name = "N", default_value_t = 8)]
     packs: usize,
-    /// Largest |Δ logit| that rounding explains [default: 1e-4 for f32, 0.05 for f16, 0.5 for bf16]
+    /// Largest |Δ logit| that rounding explains [default: 1e-4 for f32, 0.05 for f16, 0.5 for bf16 and on a GPU]
     #[arg(long, value_name = "X")]
     tolerance: Option<f32>,
     /// Run the packs as one sequence each, to see this check fail
@@ -47,7 +47,7 @@ struct PackReport {
 pub(super) fn run(args: &LeakCheckArgs) -> Result<ExitCode> {
     let shards = find_shards(&args.shards)?;
     let (model, encoder) = args.model.load()?;
-    let tolerance = args.tolerance.unwrap_or(leak::tolerance(model.dtype()));
+    let tolerance = args.tolerance.unwrap_or(leak::tolerance(model.dtype(), model.device()));
     // One step for all shards, so that packs of everywhere are looked at.
     let step = if args.packs == 0 { 1 } else { count_packs(&shards)?.div_ceil(args.packs).max(1) };
     let mut reports = Vec::new();
@@ -75,6 +75,10 @@ pub(super) fn run(args: &LeakCheckArgs) -> Result<ExitCode> {
             Ok(true)
         })?;
     }
+    if reports.is_empty() {
+        let shard = args.shards.display().to_string();
+        return Err(ModelError::Shard { shard, detail: "it holds no packed samples".into() });
+    }
     Ok(conclude(&reports, tolerance, args.json))
 }
 
@@ -95,18 +99,20 @@ fn largest(subs: &[SubSampleLeak], of: impl Fn(&SubSampleLeak) -> f32) -> f32 {
 
 fn print(report: &PackReport, json: bool) {
     if json {
-        println!("{}", serde_json::json!(report));
+        say!("{}", serde_json::json!(report));
         return;
     }
-    println!("{}  {}", if report.leaks { "LEAKS" } else { "ok   " }, report.pack);
+    say!("{}  {}", if report.leaks { "LEAKS" } else { "ok   " }, report.pack);
     for (number, sub) in report.sub_samples.iter().enumerate() {
-        println!(
+        say!(
             "       sub-sample {number:>3}  {:>6} tokens  packed vs alone {:.2e}  as one sequence {:.2e}",
-            sub.tokens, sub.packed_vs_alone, sub.leaky_vs_alone
+            sub.tokens,
+            sub.packed_vs_alone,
+            sub.leaky_vs_alone
         );
     }
     if let Some(perturbed) = report.perturbed {
-        println!("       with other tokens in sub-sample 0 the others move by {perturbed:.2e}");
+        say!("       with other tokens in sub-sample 0 the others move by {perturbed:.2e}");
     }
 }
 
@@ -116,16 +122,16 @@ fn conclude(reports: &[PackReport], tolerance: f32, json: bool) -> ExitCode {
     let lost = reports.iter().map(|report| largest(&report.sub_samples, |sub| sub.leaky_vs_alone));
     let (packed, lost) = (packed.fold(0.0, f32::max), lost.fold(0.0, f32::max));
     if !json {
-        println!(
+        say!(
             "{} packs: largest |Δ logit| {packed:.2e}, tolerance {tolerance:.0e}; without boundaries {lost:.2e}",
             reports.len()
         );
         if leaking > 0 {
-            println!("{leaking} packs leak: sub-samples see each other");
+            say!("{leaking} packs leak: sub-samples see each other");
         } else if lost <= tolerance {
-            println!("note: without boundaries nothing moved either, so these packs cannot show a leak");
+            say!("note: without boundaries nothing moved either, so these packs cannot show a leak");
         } else {
-            println!("no pack leaks");
+            say!("no pack leaks");
         }
     }
     if leaking > 0 { ExitCode::from(exit::FAULTS) } else { ExitCode::SUCCESS }

@@ -6,16 +6,18 @@ mod generate;
 mod leak_check;
 mod pixels;
 
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Tensor};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::ModelConfig;
 use crate::encoder::{Encoder, EncoderOptions};
 use crate::error::{ModelError, Result};
 use crate::model::LlavaOnevision2;
+use crate::resize::Resizer;
 use crate::weights::Weights;
 
 /// The exit codes that packd has.
@@ -28,6 +30,8 @@ mod exit {
     pub(super) const DATA: u8 = 65;
     /// A file that cannot be read.
     pub(super) const NO_INPUT: u8 = 66;
+    /// An output that cannot be written.
+    pub(super) const CANNOT_CREATE: u8 = 73;
     /// Arithmetic that failed.
     pub(super) const INTERNAL: u8 = 70;
     /// A model, tokenizer or profile that does not fit.
@@ -56,6 +60,24 @@ enum Command {
     Bench(bench::BenchArgs),
 }
 
+/// Prints a line; a reader that has gone away ends the program instead of a panic.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        if writeln!(std::io::stdout(), $($text)*).is_err() {
+            std::process::exit(74);
+        }
+    }};
+}
+use say;
+
+/// Writes tensors; the folder must be there.
+fn save(tensors: &HashMap<String, Tensor>, path: &Path) -> Result<()> {
+    let write = |source| ModelError::Write { path: path.to_owned(), source };
+    std::fs::File::create(path).map_err(write)?;
+    candle_core::safetensors::save(tensors, path).map_err(|error| write(std::io::Error::other(error)))
+}
+
 /// Which model, and how it is run.
 #[derive(Args)]
 struct ModelArgs {
@@ -69,6 +91,15 @@ struct ModelArgs {
     /// Counting profile [default: llava-onevision-2 with the model's patch and merge sizes]
     #[arg(long, value_name = "NAME", help_heading = "Model")]
     profile: Option<String>,
+    /// Whose resize images go through: the fast image processors' or the slow ones' [default: torchvision]
+    #[arg(
+        long,
+        value_enum,
+        default_value = "torchvision",
+        hide_default_value = true,
+        help_heading = "Model"
+    )]
+    resizer: ResizerChoice,
     /// Map token ids into the model's vocabulary, for tiny models without meaning
     #[arg(long, help_heading = "Model")]
     fold_ids: bool,
@@ -87,6 +118,21 @@ struct ModelArgs {
 enum DeviceChoice {
     Cpu,
     Cuda,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ResizerChoice {
+    Torchvision,
+    Pillow,
+}
+
+impl From<ResizerChoice> for Resizer {
+    fn from(choice: ResizerChoice) -> Self {
+        match choice {
+            ResizerChoice::Torchvision => Self::Torchvision,
+            ResizerChoice::Pillow => Self::Pillow,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -111,6 +157,7 @@ impl ModelArgs {
             tokenizer: self.tokenizer.clone(),
             profile: self.profile.clone(),
             fold_ids: self.fold_ids,
+            resizer: self.resizer.into(),
         };
         let encoder = Encoder::new(&self.model, &config, &options)?;
         let weights = if self.random_weights {
@@ -162,6 +209,7 @@ pub fn main() -> ExitCode {
                 exit::CONFIG
             }
             ModelError::Counter(_) => exit::CONFIG,
+            ModelError::Write { .. } => exit::CANNOT_CREATE,
             ModelError::Tensor(_) => exit::INTERNAL,
             _ => exit::DATA,
         })

@@ -8,6 +8,7 @@ use candle_core::{Device, Tensor};
 use clap::Args;
 use packd_contracts::{Counter, CounterOptions};
 
+use super::{ResizerChoice, save};
 use crate::error::{ModelError, Result};
 use crate::pixels::{Normalisation, decode, patches};
 
@@ -24,6 +25,9 @@ pub(super) struct PixelsArgs {
     /// Hugging Face directory with a preprocessor_config.json [default: the profile's numbers]
     #[arg(long, value_name = "DIR")]
     processor: Option<PathBuf>,
+    /// Whose resize images go through: the fast image processors' or the slow ones' [default: torchvision]
+    #[arg(long, value_enum, default_value = "torchvision", hide_default_value = true)]
+    resizer: ResizerChoice,
     /// Counting profile
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
@@ -40,7 +44,8 @@ pub(super) fn run(args: &PixelsArgs) -> Result<ExitCode> {
     for (number, path) in args.images.iter().enumerate() {
         let bytes = std::fs::read(path).map_err(|source| ModelError::Read { path: path.clone(), source })?;
         let named = |error: ModelError| ModelError::Image(format!("{}: {error}", path.display()));
-        let image = decode(&bytes).and_then(|image| patches(&image, counter.images(), &normalisation));
+        let cut = |image| patches(&image, counter.images(), &normalisation, args.resizer.into());
+        let image = decode(&bytes).and_then(cut);
         let image = image.map_err(named)?;
         let grid = image.grid();
         let rows = grid.patches() as usize;
@@ -49,6 +54,6 @@ pub(super) fn run(args: &PixelsArgs) -> Result<ExitCode> {
         let grid = Tensor::new(&[i64::from(grid.t), grid.h.into(), grid.w.into()], &Device::Cpu)?;
         tensors.insert(format!("{number}.image_grid_thw"), grid);
     }
-    candle_core::safetensors::save(&tensors, &args.output)?;
+    save(&tensors, &args.output)?;
     Ok(ExitCode::SUCCESS)
 }
