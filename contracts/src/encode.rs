@@ -43,14 +43,16 @@ impl EncodedSample {
 
 /// Takes the pads of each image in order.
 struct Pads<'a> {
-    id: u32,
+    /// The image token; a tokenizer without one does for samples without images.
+    id: Option<u32>,
     of_images: std::slice::Iter<'a, u32>,
 }
 
 impl<'a> Pads<'a> {
     fn new(tokenizer: &Tokenizer, image_token: &str, of_images: &'a [u32]) -> Result<Self, Verdict> {
         let id = match tokenizer.encode(image_token)?.as_slice() {
-            [id] => *id,
+            [id] => Some(*id),
+            _ if of_images.is_empty() => None,
             _ => {
                 let detail = format!("{image_token} is not one token of the tokenizer");
                 return Err(Verdict::new(Reason::TemplateError, detail));
@@ -61,7 +63,7 @@ impl<'a> Pads<'a> {
 
     fn push(&mut self, out: &mut EncodedSample, ids: &[u32], is_trained: bool) -> Result<(), Verdict> {
         for &id in ids {
-            if id != self.id {
+            if Some(id) != self.id {
                 out.push(id, 1, is_trained);
                 continue;
             }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 
-use super::ModelArgs;
+use super::{ModelArgs, say};
 use crate::batch::{IGNORE, ImagePatches, PackedBatch, SubSample};
 use crate::error::{ModelError, Result};
 use crate::model::LlavaOnevision2;
@@ -71,13 +71,13 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExitCode> {
         measure("one at a time", &model, one_at_a_time(&packs), args.repeat)?,
     ];
     if args.json {
-        println!("{}", serde_json::json!(ways));
+        say!("{}", serde_json::json!(ways));
         return Ok(ExitCode::SUCCESS);
     }
     let best = ways[0].tokens_per_second;
-    println!("way              batches       rows  real tokens    seconds    tokens/s  of packed");
+    say!("way              batches       rows  real tokens    seconds    tokens/s  of packed");
     for way in &ways {
-        println!(
+        say!(
             "{:<15} {:>8} {:>10} {:>12} {:>10.3} {:>11.0} {:>9.2}x",
             way.name,
             way.batches,
@@ -89,7 +89,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExitCode> {
         );
     }
     let waste = 100.0 * (1.0 - ways[1].tokens as f64 / ways[1].rows as f64);
-    println!(
+    say!(
         "padded, {waste:.1} % of the rows are padding; one at a time, {} calls of {:.0} tokens on average",
         ways[2].batches,
         ways[2].tokens as f64 / ways[2].batches as f64

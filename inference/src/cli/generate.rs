@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use packd_contracts::{Contract, ImageRef, Sample};
 
-use super::ModelArgs;
+use super::{ModelArgs, exit};
 use crate::batch::SubSample;
 use crate::encoder::Encoder;
 use crate::error::{ModelError, Result};
@@ -54,19 +54,26 @@ pub(super) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let generated = generate(&model, &prompt, args.max_new_tokens, &sampling, |token| {
         tokens.push(token);
         if args.ids {
-            print!("{token} ");
+            show(&format!("{token} "));
         } else if let Ok(text) = encoder.decode(&tokens)
             // A character may be of several tokens; what is not whole yet ends with this.
             && !text.ends_with(char::REPLACEMENT_CHARACTER)
         {
-            print!("{}", text.strip_prefix(shown.as_str()).unwrap_or_default());
+            show(text.strip_prefix(shown.as_str()).unwrap_or_default());
             shown = text;
         }
-        let _ = std::io::stdout().flush();
     })?;
-    println!();
+    show("\n");
     eprintln!("{} tokens after a prompt of {}", generated.len(), prompt.input_ids.len());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints at once; a reader that has gone away ends the program.
+fn show(text: &str) {
+    let mut out = std::io::stdout();
+    if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+        std::process::exit(exit::IO.into());
+    }
 }
 
 /// The question as the training process writes it, up to where the answer begins.

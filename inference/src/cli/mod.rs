@@ -34,6 +34,8 @@ mod exit {
     pub(super) const CANNOT_CREATE: u8 = 73;
     /// Arithmetic that failed.
     pub(super) const INTERNAL: u8 = 70;
+    /// Reading or writing failed.
+    pub(super) const IO: u8 = 74;
     /// A model, tokenizer or profile that does not fit.
     pub(super) const CONFIG: u8 = 78;
 }
@@ -65,7 +67,7 @@ macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write;
         if writeln!(std::io::stdout(), $($text)*).is_err() {
-            std::process::exit(74);
+            std::process::exit(crate::cli::exit::IO.into());
         }
     }};
 }
