@@ -100,43 +100,58 @@ async fn work_on_node(job: Arc<Job>) -> Result<Option<Report>, Error> {
     if let Some(report) = finished_report(&job)? {
         return Ok(Some(report));
     }
-    let starting = Arc::clone(&job);
+    let mut was_done = true;
+    for _ in 0..MOST_ROUNDS {
+        was_done &= complete_node(&job).await?;
+        if !unfinished::<WrittenNode>(&job)?.is_empty() {
+            return Ok(None);
+        }
+        match finish(Arc::clone(&job)).await {
+            // A node that has lost files is at it, or will be when it is started. If it measures them again, what
+            // this node wrote may hold no longer: one packing is that of all nodes.
+            Err(Error::Waiting { nodes, .. }) if nodes.contains(&job.node.0) => {}
+            Err(Error::Waiting { .. }) => return Ok(None),
+            finished => {
+                let done_before = |report: &Report| report.already_done && was_done;
+                return finished.map(|report| Some(Report { already_done: done_before(&report), ..report }));
+            }
+        }
+    }
+    Err(Error::Waiting { nodes: vec![job.node.0], phase: "written" })
+}
+
+/// How often a node completes its part again because others found that they had lost something. Each loses
+/// nothing on a store that works.
+const MOST_ROUNDS: usize = 5;
+
+/// Does what one node has not written yet; whether there was nothing to do.
+async fn complete_node(job: &Arc<Job>) -> Result<bool, Error> {
+    let starting = Arc::clone(job);
     let lock = blocking("lock", move || {
         starting.output.create_folder(&starting.node.run())?;
         lock(&starting.output, &starting.node.lock())
     })
     .await?;
-    let was_done = has_written(&job, job.node)?;
-    if !was_done {
-        WrittenNode::remove(&job.output, job.node)?;
-        if lock.is_held() {
-            for folder in [job.node.run(), job.node.measured(), job.node.commits(), job.node.webdataset()] {
-                remove_temporaries(&job.output.path(&folder))?;
-            }
-            remove_temporaries(&job.output.path(&job.node.webdataset()).join(packd_sinks::METADATA_FOLDER))?;
-        }
-        abort_uploads(&job.output, &job.node.webdataset());
-        let (ledger, mut finished) = Ledger::open(&job.output, job.node)?;
-        drop_damaged_units(&job, &ledger, &mut finished)?;
-        let tools = job.tools.clone();
-        blocking("tokenizer", move || tools.load()).await?;
-        let packed = run_stages(&job, &Arc::new(ledger), finished).await?;
-        let of_node = Arc::clone(&job);
-        blocking("finish", move || finish_node(&of_node, packed)).await?;
+    if has_written(job, job.node)? {
+        return Ok(true);
     }
+    WrittenNode::remove(&job.output, job.node)?;
+    if lock.is_held() {
+        for folder in [job.node.run(), job.node.measured(), job.node.commits(), job.node.webdataset()] {
+            remove_temporaries(&job.output.path(&folder))?;
+        }
+        remove_temporaries(&job.output.path(&job.node.webdataset()).join(packd_sinks::METADATA_FOLDER))?;
+    }
+    abort_uploads(&job.output, &job.node.webdataset());
+    let (ledger, mut finished) = Ledger::open(&job.output, job.node)?;
+    drop_damaged_units(job, &ledger, &mut finished)?;
+    let tools = job.tools.clone();
+    blocking("tokenizer", move || tools.load()).await?;
+    let packed = run_stages(job, &Arc::new(ledger), finished).await?;
+    let of_node = Arc::clone(job);
+    blocking("finish", move || finish_node(&of_node, packed)).await?;
     drop(lock);
-    if !unfinished::<WrittenNode>(&job)?.is_empty() {
-        return Ok(None);
-    }
-    let node = job.node;
-    match finish(job).await {
-        // A node has lost files and is at it, or will be when it is started.
-        Err(Error::Waiting { nodes, .. }) if !nodes.contains(&node.0) => Ok(None),
-        finished => {
-            let done_before = |report: &Report| report.already_done && was_done;
-            finished.map(|report| Some(Report { already_done: done_before(&report), ..report }))
-        }
-    }
+    Ok(false)
 }
 
 /// Writes what needs all nodes. A process that finds another one at it waits, and takes what that one made.
