@@ -17,6 +17,7 @@ mod error;
 mod experts;
 mod fused;
 mod generate;
+mod jpeg;
 mod layers;
 pub mod leak;
 mod loss;

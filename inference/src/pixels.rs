@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use image::RgbImage;
+use image::{DynamicImage, Rgb, RgbImage};
 use packd_contracts::{ImageGrid, ImageProcessor, ImageSize};
 use serde::Deserialize;
 
@@ -56,8 +56,34 @@ impl Normalisation {
 /// # Errors
 /// [`ModelError::Image`].
 pub fn decode(bytes: &[u8]) -> Result<RgbImage> {
-    let decoded = image::load_from_memory(bytes).map_err(|error| ModelError::Image(error.to_string()))?;
-    Ok(decoded.into_rgb8())
+    let refused = |error: image::ImageError| ModelError::Image(error.to_string());
+    match image::guess_format(bytes).map_err(refused)? {
+        image::ImageFormat::Jpeg => crate::jpeg::decode(bytes),
+        format => Ok(rgb(image::load_from_memory_with_format(bytes, format).map_err(refused)?)),
+    }
+}
+
+/// Of 16 bits Pillow keeps the upper 8 where there are colours, and cuts grey off at 255.
+fn rgb(decoded: DynamicImage) -> RgbImage {
+    let upper = |value: u16| (value >> 8) as u8;
+    let cut = |value: u16| value.min(255) as u8;
+    let (width, height) = (decoded.width(), decoded.height());
+    match decoded {
+        DynamicImage::ImageRgb16(image) => {
+            RgbImage::from_fn(width, height, |x, y| Rgb(image.get_pixel(x, y).0.map(upper)))
+        }
+        DynamicImage::ImageRgba16(image) => RgbImage::from_fn(width, height, |x, y| {
+            let [red, green, blue, _] = image.get_pixel(x, y).0.map(upper);
+            Rgb([red, green, blue])
+        }),
+        DynamicImage::ImageLumaA16(image) => {
+            RgbImage::from_fn(width, height, |x, y| Rgb([upper(image.get_pixel(x, y).0[0]); 3]))
+        }
+        DynamicImage::ImageLuma16(image) => {
+            RgbImage::from_fn(width, height, |x, y| Rgb([cut(image.get_pixel(x, y).0[0]); 3]))
+        }
+        other => other.into_rgb8(),
+    }
 }
 
 /// Resizes an image as its processor does and cuts it into normalised patches in block order.

@@ -27,13 +27,11 @@ impl Resizer {
             true => image.clone(),
             false => resize_columns(image, &self.taps(image.height(), height)),
         };
-        // Pillow 13 starts with the columns where it finds that cheaper. The rule is what it was seen to do: they shrink,
-        // and by three times the share that the rows shrink by, or more.
-        let shrinkage = |from: u32, to: u32, other: u32| (i64::from(from) - i64::from(to)) * i64::from(other);
-        let shrinks_columns = height < image.height()
-            && shrinkage(image.height(), height, image.width())
-                >= 3 * shrinkage(image.width(), width, image.height());
-        if self == Self::Pillow && shrinks_columns { rows(&columns(image)) } else { columns(&rows(image)) }
+        // Pillow 13's `Resample.c`: the columns first where the height loses more than twice what the width does.
+        let lost = |from: u32, to: u32| i64::from(from) - i64::from(to);
+        let (height_lost, width_lost) = (lost(image.height(), height), lost(image.width(), width));
+        let columns_first = height_lost > 0 && height_lost > 2 * width_lost;
+        if self == Self::Pillow && columns_first { rows(&columns(image)) } else { columns(&rows(image)) }
     }
 
     /// Bits behind the point of a weight.
