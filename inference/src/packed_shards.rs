@@ -5,14 +5,13 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use packd_contracts::{Frames, ImageRef, Sample};
+use packd_contracts::{Frames, ImageRef, Sample, read_positions};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::batch::SubSample;
 use crate::encoder::Encoder;
 use crate::error::{ModelError, Result};
-use crate::npy::read_positions;
 use crate::pixels::decode;
 
 /// Folders below the named one that are searched for tars.
@@ -180,7 +179,7 @@ impl RawPack {
                     let names =
                         packed.patch_positions.as_ref().and_then(|all| all.get(s)?.get(j)?.as_deref());
                     let array = names.filter(|name| !name.is_empty()).and_then(|_| member(j, "npy"));
-                    array.map(|bytes| read_positions(bytes)).transpose()
+                    Ok(array.map(|bytes| read_positions(bytes)).transpose()?)
                 })
                 .collect::<Result<Vec<_>>>()
                 .map_err(in_sub)?;

@@ -96,9 +96,11 @@ fn print(report: &VerifyReport, global: &Global) {
         );
         let fill = report.fill.map_or_else(String::new, |fill| format!(", {:.2} % full", 100.0 * fill));
         println!(
-            "counted {} packed samples again as {}; seq_len {}{fill}",
+            "counted {} packed samples again as {} (images of {} to {} pixels); seq_len {}{fill}",
             thousands(report.recounted),
             report.profile,
+            thousands(report.pixels[0]),
+            thousands(report.pixels[1]),
             thousands(report.seq_len.into())
         );
     }

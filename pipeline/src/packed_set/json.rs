@@ -28,8 +28,9 @@ pub(crate) struct SubSample {
     pub(crate) system: Option<String>,
     /// Which of its images have an array of patch positions.
     pub(crate) positions: Vec<bool>,
-    /// It has a frame rate, which changes how it is counted.
-    pub(crate) has_fps: bool,
+    /// A frame rate above 0, which changes how it is counted.
+    pub(crate) fps: Option<f64>,
+    pub(crate) timestamp_decimal: Option<u32>,
     pub(crate) id: Option<String>,
     pub(crate) length: Option<u64>,
     pub(crate) source: Option<(String, u64)>,
@@ -39,7 +40,7 @@ pub(crate) struct SubSample {
 impl SubSample {
     /// Video frames, which are counted by arrays that lie beside the images.
     pub(crate) fn is_frames(&self) -> bool {
-        self.has_fps || self.positions.contains(&true)
+        self.fps.is_some() || self.positions.contains(&true)
     }
 }
 
@@ -185,7 +186,10 @@ impl Raw {
             sub.positions =
                 names.iter().map(|name| name.as_ref().is_some_and(|name| !name.is_empty())).collect();
         });
-        fill(&mut subs, self.fps, |sub, fps| sub.has_fps = is_rate(&fps));
+        fill(&mut subs, self.fps, |sub, fps| sub.fps = rate(&fps));
+        fill(&mut subs, self.timestamp_decimal, |sub, decimals| {
+            sub.timestamp_decimal = decimals.as_u64().and_then(|decimals| decimals.try_into().ok());
+        });
         fill(&mut subs, self.ids, |sub, id| sub.id = id);
         fill(&mut subs, self.lengths, |sub, length| sub.length = Some(length));
         fill(&mut subs, self.sources, |sub, source| sub.source = Some(source));
@@ -202,9 +206,9 @@ fn fill<T>(subs: &mut [SubSample], values: Option<Vec<T>>, set: impl Fn(&mut Sub
 }
 
 /// A frame rate: a positive number, or a list that starts with one.
-fn is_rate(fps: &Value) -> bool {
+fn rate(fps: &Value) -> Option<f64> {
     let first = fps.as_array().and_then(|list| list.first()).unwrap_or(fps);
-    first.as_f64().is_some_and(|rate| rate > 0.0)
+    first.as_f64().filter(|rate| *rate > 0.0)
 }
 
 #[cfg(test)]

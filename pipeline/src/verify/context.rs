@@ -42,7 +42,7 @@ pub(super) struct Totals {
     pub(super) tokens: u64,
     /// Packs with other lengths under the model that was asked for.
     pub(super) differing: u64,
-    /// Packs with video frames, whose lengths are not counted again.
+    /// Packs with video frames, whose lengths could not be counted again.
     pub(super) frames: u64,
 }
 

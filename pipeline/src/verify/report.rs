@@ -30,6 +30,8 @@ pub struct VerifyReport {
     pub seq_len: u32,
     /// The profile that counted.
     pub profile: String,
+    /// Area of an image after the processor's resize at least and at most, in pixels: the profile's, or the model's.
+    pub pixels: [u64; 2],
     /// Tokens of the packs whose lengths are known.
     pub tokens: u64,
     /// Of the packs whose lengths are known: tokens / (packs · seq_len).
@@ -63,7 +65,8 @@ impl VerifyReport {
             warnings.push("every pack holds one sub-sample: nothing was packed".into());
         }
         if totals.frames > 0 {
-            warnings.push(format!("{} packs hold video frames, which are not counted again", totals.frames));
+            warnings
+                .push(format!("{} packs hold video frames, which could not be counted again", totals.frames));
         }
         if totals.differing > 0 {
             warnings.push(format!(
@@ -77,6 +80,7 @@ impl VerifyReport {
             ));
         }
         let (seq_len, profile) = (rules.seq_len, rules.counter.describe().profile.clone());
+        let images = rules.counter.images();
         let (faults, fault_counts) = context.faults.into_parts();
         Self {
             shards: totals.shards,
@@ -87,6 +91,7 @@ impl VerifyReport {
             recounted: totals.recounted,
             seq_len,
             profile,
+            pixels: [images.min_pixels, images.max_pixels],
             tokens: totals.tokens,
             fill,
             fault_count: fault_counts.values().sum(),

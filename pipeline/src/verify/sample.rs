@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 
-use packd_contracts::{ImageRef, ImageSize, Sample};
+use packd_contracts::{Frames, ImageRef, ImageSize, Reason, Sample, Verdict, read_positions};
 use packd_sinks::IndexedSample;
 
 use super::context::{Context, Digest};
@@ -82,7 +82,11 @@ fn read(
         .enumerate()
         .map(|(s, sub)| {
             let sizes = image_sizes(tar, sample, s, sub, problems);
-            if recount { count(context, s, sub, sizes.as_deref(), problems) } else { None }
+            if !recount {
+                return None;
+            }
+            let frames = sub.is_frames().then(|| frames(tar, sample, s, sub));
+            count(context, s, sub, sizes.as_deref(), frames, problems)
         })
         .collect();
     let lengths: Vec<Option<u64>> = counts.iter().map(|count| count.map(|(length, _)| length)).collect();
@@ -147,15 +151,32 @@ fn image_sizes(
     whole.then_some(sizes)
 }
 
+/// What a sub-sample of video frames has beyond its images. An array that is not there is none to the trainer.
+fn frames(tar: &File, sample: &IndexedSample, s: usize, sub: &SubSample) -> Result<Frames, Verdict> {
+    let unreadable = |error: std::io::Error| Verdict::new(Reason::PatchPositionsMissing, error.to_string());
+    let positions = (0..sub.images).map(|j| {
+        let name = format!("img{s}_{j}.npy");
+        let stated = sub.positions.get(j).copied().unwrap_or(false);
+        let part = sample.parts.iter().find(|part| stated && part.name == name);
+        let Some(part) = part else { return Ok(None) };
+        let bytes = read_member(tar, part.offset, part.size).map_err(unreadable)?;
+        let named = |verdict: Verdict| Verdict::new(verdict.reason, format!("{name}: {}", verdict.detail));
+        read_positions(&bytes).map(Some).map_err(named)
+    });
+    let positions = positions.collect::<Result<_, Verdict>>()?;
+    Ok(Frames { positions, fps: sub.fps, timestamp_decimal: sub.timestamp_decimal })
+}
+
 /// Tokens and patches of a sub-sample, counted from what the tar holds.
 fn count(
     context: &Context<'_>,
     s: usize,
     sub: &SubSample,
     sizes: Option<&[ImageSize]>,
+    frames: Option<Result<Frames, Verdict>>,
     problems: &mut Vec<Problem>,
 ) -> Option<(u64, u64)> {
-    if sub.is_frames() || sub.prompts.len() != sub.captions.len() {
+    if sub.prompts.len() != sub.captions.len() {
         return None;
     }
     let sizes = sizes?;
@@ -166,8 +187,15 @@ fn count(
         images: vec![ImageRef::Inline(Vec::new()); sizes.len()],
         ..Sample::default()
     };
-    match context.rules.counter.count(&sample, sizes) {
+    let counter = &context.rules.counter;
+    let counted = match frames {
+        None => counter.count(&sample, sizes),
+        Some(frames) => frames.and_then(|frames| counter.count_frames(&sample, sizes, &frames)),
+    };
+    match counted {
         Ok(count) => Some((count.length.into(), count.patches.into())),
+        // Other contracts know no frames; the report says so once.
+        Err(verdict) if verdict.reason == Reason::VideoUnsupported => None,
         Err(verdict) => {
             problems.push(Problem::new(FaultKind::Uncountable, format!("sub-sample {s}: {verdict}")));
             None
@@ -179,13 +207,13 @@ fn count(
 fn check_lengths(
     context: &Context<'_>,
     packed: &PackedJson,
-    counted: &[Option<u64>],
+    counted_each: &[Option<u64>],
     recount: bool,
     problems: &mut Vec<Problem>,
 ) {
     let rules = &context.rules;
     let mut differing = false;
-    for (s, (sub, counted)) in packed.sub_samples.iter().zip(counted).enumerate() {
+    for (s, (sub, counted)) in packed.sub_samples.iter().zip(counted_each).enumerate() {
         let (Some(stated), Some(counted)) = (sub.length, *counted) else { continue };
         if stated == counted {
             continue;
@@ -198,7 +226,7 @@ fn check_lengths(
         }
     }
     let stated: Option<Vec<u64>> = packed.sub_samples.iter().map(|sub| sub.length).collect();
-    let counted: Option<Vec<u64>> = counted.iter().copied().collect();
+    let counted: Option<Vec<u64>> = counted_each.iter().copied().collect();
     let lengths = match rules.counting {
         Counting::Unknown => stated.or(counted.clone()),
         Counting::Other => counted.clone(),
@@ -215,7 +243,8 @@ fn check_lengths(
     let mut totals = context.totals();
     totals.differing += u64::from(differing && rules.counting != Counting::AsWritten);
     totals.recounted += u64::from(recount && counted.is_some());
-    totals.frames += u64::from(packed.sub_samples.iter().any(SubSample::is_frames));
+    let uncounted = |(sub, length): (&SubSample, &Option<u64>)| sub.is_frames() && length.is_none();
+    totals.frames += u64::from(recount && packed.sub_samples.iter().zip(counted_each).any(uncounted));
     if let Some(lengths) = lengths {
         totals.measured += 1;
         totals.tokens = lengths.iter().fold(totals.tokens, |sum, length| sum.saturating_add(*length));

@@ -1,15 +1,16 @@
 //! Patch positions in NumPy's file format.
 
-use crate::error::{ModelError, Result};
+use crate::reason::{Reason, Verdict};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// Reads an `.npy` array of shape [n, 3] of whole numbers: (t, h, w) a row.
 ///
 /// # Errors
-/// [`ModelError::Batch`] for another shape, for floats, for negative numbers, or when the file is damaged.
-pub fn read_positions(bytes: &[u8]) -> Result<Vec<[i64; 3]>> {
-    let wrong = |detail: &str| ModelError::Batch(format!("patch positions: {detail}"));
+/// `patch-positions-mismatch` for another shape, for floats, for negative numbers, or when the file is damaged.
+pub fn read_positions(bytes: &[u8]) -> Result<Vec<[i64; 3]>, Verdict> {
+    let wrong =
+        |detail: &str| Verdict::new(Reason::PatchPositionsMismatch, format!("patch positions: {detail}"));
     let version = bytes.get(MAGIC.len()).copied();
     if !bytes.starts_with(MAGIC) {
         return Err(wrong("this is no .npy file"));
