@@ -73,6 +73,17 @@ pub enum ModelError {
     /// A sample that the training process would refuse.
     #[error("{0}")]
     Verdict(#[from] packd_contracts::Verdict),
+    /// A directory that is no Megatron checkpoint, or whose parts contradict each other.
+    #[error("{}: {detail}", path.display())]
+    Checkpoint {
+        /// The directory or file.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+    /// A file of `torch.save`.
+    #[error(transparent)]
+    TorchFile(#[from] crate::torch_file::TorchFileError),
     /// Arithmetic on tensors.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),

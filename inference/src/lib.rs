@@ -3,6 +3,7 @@
 //! * [`LlavaOnevision2`] runs a Hugging Face checkpoint, dense or with experts, in f32, bf16 or f16.
 //! * [`AttentionDomains`] are the boundaries of sequences in one row; a [`PackedBatch`] cannot be made without them.
 //! * [`leak`] compares a pack with each of its sub-samples alone.
+//! * [`torch_file`] reads and writes files of `torch.save`.
 
 #![deny(missing_docs)]
 
@@ -28,6 +29,7 @@ mod probe;
 mod records;
 mod resize;
 mod rotary;
+pub mod torch_file;
 mod vision;
 mod weights;
 
