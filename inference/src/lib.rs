@@ -3,7 +3,7 @@
 //! * [`LlavaOnevision2`] runs a Hugging Face checkpoint, dense or with experts, in f32, bf16 or f16.
 //! * [`AttentionDomains`] are the boundaries of sequences in one row; a [`PackedBatch`] cannot be made without them.
 //! * [`leak`] compares a pack with each of its sub-samples alone.
-//! * [`torch_file`] reads and writes files of `torch.save`.
+//! * [`torch_file`] reads and writes files of `torch.save`; [`layout`] says what a Megatron checkpoint holds.
 
 #![deny(missing_docs)]
 
@@ -20,6 +20,7 @@ mod fused;
 mod generate;
 mod jpeg;
 mod layers;
+pub mod layout;
 pub mod leak;
 mod loss;
 mod model;

@@ -3,6 +3,7 @@
 mod bench;
 mod forward;
 mod generate;
+mod layout;
 mod leak_check;
 mod pixels;
 
@@ -18,6 +19,7 @@ use crate::encoder::{Encoder, EncoderOptions};
 use crate::error::{ModelError, Result};
 use crate::model::LlavaOnevision2;
 use crate::resize::Resizer;
+use crate::torch_file::TorchFileError;
 use crate::weights::Weights;
 
 /// The exit codes that packd has.
@@ -58,6 +60,8 @@ enum Command {
     LeakCheck(leak_check::LeakCheckArgs),
     /// Write what the vision tower sees of images
     Pixels(pixels::PixelsArgs),
+    /// Show the layout of a Megatron checkpoint, and what is wrong with it
+    Layout(layout::LayoutArgs),
     /// Measure tokens a second packed, padded and one at a time
     Bench(bench::BenchArgs),
 }
@@ -201,6 +205,7 @@ pub fn main() -> ExitCode {
         Command::Generate(args) => generate::run(args),
         Command::LeakCheck(args) => leak_check::run(args),
         Command::Pixels(args) => pixels::run(args),
+        Command::Layout(args) => layout::run(args),
         Command::Bench(args) => bench::run(args),
     };
     done.unwrap_or_else(|error| {
@@ -211,6 +216,8 @@ pub fn main() -> ExitCode {
                 exit::CONFIG
             }
             ModelError::Counter(_) => exit::CONFIG,
+            ModelError::TorchFile(TorchFileError::Read { .. }) => exit::NO_INPUT,
+            ModelError::TorchFile(TorchFileError::Write { .. }) => exit::CANNOT_CREATE,
             ModelError::Write { .. } => exit::CANNOT_CREATE,
             ModelError::Tensor(_) => exit::INTERNAL,
             _ => exit::DATA,
