@@ -81,6 +81,9 @@ pub enum ModelError {
         /// What is wrong.
         detail: String,
     },
+    /// A checkpoint that cannot be converted.
+    #[error(transparent)]
+    Convert(#[from] crate::convert::ConvertError),
     /// A file of `torch.save`.
     #[error(transparent)]
     TorchFile(#[from] crate::torch_file::TorchFileError),

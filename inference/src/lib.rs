@@ -3,7 +3,8 @@
 //! * [`LlavaOnevision2`] runs a Hugging Face checkpoint, dense or with experts, in f32, bf16 or f16.
 //! * [`AttentionDomains`] are the boundaries of sequences in one row; a [`PackedBatch`] cannot be made without them.
 //! * [`leak`] compares a pack with each of its sub-samples alone.
-//! * [`torch_file`] reads and writes files of `torch.save`; [`layout`] says what a Megatron checkpoint holds.
+//! * [`torch_file`] reads and writes files of `torch.save`; [`layout`] says what a Megatron checkpoint holds,
+//!   [`convert`] makes one of a Hugging Face checkpoint, the other way round, or of other degrees.
 
 #![deny(missing_docs)]
 
@@ -11,6 +12,7 @@ mod attention;
 mod batch;
 pub mod cli;
 mod config;
+pub mod convert;
 mod decoder;
 mod domains;
 mod encoder;

@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use crate::error::{ModelError, Result};
 
-const ONE_FILE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const ONE_FILE: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
 /// The tensors of a model, read when they are asked for, as `dtype` on `device`.
 pub struct Weights {
@@ -105,7 +105,8 @@ impl Weights {
     }
 }
 
-fn files(dir: &Path) -> Result<Vec<PathBuf>> {
+/// The safetensors files of a Hugging Face model directory.
+pub(crate) fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     let one = dir.join(ONE_FILE);
     if one.is_file() {
         return Ok(vec![one]);

@@ -30,7 +30,7 @@ pub(super) struct LayoutArgs {
     json: bool,
 }
 
-fn degree(text: &str) -> std::result::Result<usize, String> {
+pub(super) fn degree(text: &str) -> std::result::Result<usize, String> {
     let degree = text.parse().ok().filter(|degree| (1..=1000).contains(degree));
     degree.ok_or_else(|| "a degree is a number from 1 to 1000".into())
 }

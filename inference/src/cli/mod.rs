@@ -1,6 +1,7 @@
 //! The commands of `packd-model` and `packd-gpu`.
 
 mod bench;
+mod convert;
 mod forward;
 mod generate;
 mod layout;
@@ -15,6 +16,7 @@ use candle_core::{DType, Device, Tensor};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::ModelConfig;
+use crate::convert::ConvertError;
 use crate::encoder::{Encoder, EncoderOptions};
 use crate::error::{ModelError, Result};
 use crate::model::LlavaOnevision2;
@@ -62,6 +64,8 @@ enum Command {
     Pixels(pixels::PixelsArgs),
     /// Show the layout of a Megatron checkpoint, and what is wrong with it
     Layout(layout::LayoutArgs),
+    /// Convert a checkpoint between Hugging Face and Megatron, or to other parallel degrees
+    Convert(convert::ConvertArgs),
     /// Measure tokens a second packed, padded and one at a time
     Bench(bench::BenchArgs),
 }
@@ -206,6 +210,7 @@ pub fn main() -> ExitCode {
         Command::LeakCheck(args) => leak_check::run(args),
         Command::Pixels(args) => pixels::run(args),
         Command::Layout(args) => layout::run(args),
+        Command::Convert(args) => convert::run(args),
         Command::Bench(args) => bench::run(args),
     };
     done.unwrap_or_else(|error| {
@@ -219,6 +224,10 @@ pub fn main() -> ExitCode {
             ModelError::TorchFile(TorchFileError::Read { .. }) => exit::NO_INPUT,
             ModelError::TorchFile(TorchFileError::Write { .. }) => exit::CANNOT_CREATE,
             ModelError::Write { .. } => exit::CANNOT_CREATE,
+            ModelError::Convert(ConvertError::TargetExists { .. } | ConvertError::TargetInSource { .. }) => {
+                exit::CANNOT_CREATE
+            }
+            ModelError::Convert(ConvertError::Uneven { .. } | ConvertError::Degrees(_)) => exit::CONFIG,
             ModelError::Tensor(_) => exit::INTERNAL,
             _ => exit::DATA,
         })

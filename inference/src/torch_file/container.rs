@@ -18,13 +18,14 @@ const TAR: &[u8] = b"ustar";
 const NEWEST: u32 = 10;
 
 /// The bytes of a file.
-pub(super) enum Bytes {
+pub(crate) enum Bytes {
     Mapped(memmap2::Mmap),
     Owned(Vec<u8>),
 }
 
 impl Bytes {
-    pub(super) fn map(path: &Path) -> Result<Self> {
+    /// Maps a file, which must not be cut while it is open.
+    pub(crate) fn map(path: &Path) -> Result<Self> {
         let read = |source| TorchFileError::Read { path: path.to_owned(), source };
         let file = std::fs::File::open(path).map_err(read)?;
         // Mapping a folder or an empty file says nothing that helps.

@@ -33,11 +33,12 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use container::{Bytes, Container};
+use container::Container;
 use machine::{Fault, Machine};
 use tensor::{Storage, Storages, contiguous};
 use value::Values;
 
+pub(crate) use container::Bytes;
 pub use dtype::TorchDtype;
 pub use encode::{ArgsStyle, PyValue, TensorSpec};
 pub use error::{Result, TorchFileError};

@@ -1,0 +1,164 @@
+//! The tensors of a Hugging Face checkpoint.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use safetensors::{Dtype, SafeTensors};
+
+use super::Format;
+use super::error::ConvertError;
+use super::model::Model;
+use super::stream::HfTensors;
+use crate::error::Result;
+use crate::torch_file::{Bytes, TorchDtype};
+use crate::weights;
+
+/// Where a tensor lies.
+struct Place {
+    file: usize,
+    /// First byte.
+    start: usize,
+    dtype: TorchDtype,
+    cols: usize,
+}
+
+/// Mapped safetensors.
+pub(super) struct HfSource {
+    files: Vec<Bytes>,
+    tensors: HashMap<String, Place>,
+}
+
+impl HfSource {
+    /// Opens a checkpoint, which must have all tensors of the model and no others.
+    pub(super) fn open(dir: &Path, model: &Model) -> Result<Self> {
+        let mut found = Found { files: Vec::new(), tensors: HashMap::new() };
+        for path in weights::files(dir)? {
+            found.add(path)?;
+        }
+        let experts = model.config.text.moe.as_ref().map_or(0, |moe| moe.num_experts);
+        let mut tensors = HashMap::new();
+        let mut fused = HashSet::new();
+        for (name, shape) in model.hf_tensors() {
+            let whole = found.take(name).or_else(|| {
+                let (place, fused_name) = found.expert(name, shape, experts)?;
+                fused.insert(fused_name);
+                Some(place)
+            });
+            let Some((at, found_shape)) = whole else {
+                let (name, path) = (name.to_owned(), dir.to_owned());
+                return Err(ConvertError::MissingTensor { name, path, format: Format::Hf }.into());
+            };
+            if found_shape != shape {
+                return Err(ConvertError::Shape {
+                    name: name.to_owned(),
+                    path: found.files[at.file].0.clone(),
+                    found: found_shape,
+                    expected: shape.to_vec(),
+                }
+                .into());
+            }
+            tensors.insert(name.to_owned(), at);
+        }
+        let left = found.tensors.keys().filter(|name| !fused.contains(*name));
+        if let Some(name) = left.min() {
+            let path = found.files[found.tensors[name].0.file].0.clone();
+            return Err(ConvertError::UnknownTensor { name: name.clone(), path }.into());
+        }
+        Ok(Self { files: found.files.into_iter().map(|(_, bytes)| bytes).collect(), tensors })
+    }
+}
+
+impl HfTensors for HfSource {
+    fn dtype(&self, name: &str) -> Option<TorchDtype> {
+        self.tensors.get(name).map(|place| place.dtype)
+    }
+
+    fn read(&self, name: &str, rows: Range<usize>, cols: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
+        // The names and ranges are those of the model, which were compared with the files on opening.
+        let Some(place) = self.tensors.get(name) else { return Ok(()) };
+        let size = place.dtype.size();
+        let bytes = &self.files[place.file][place.start..];
+        if cols == (0..place.cols) {
+            out.extend_from_slice(&bytes[rows.start * place.cols * size..rows.end * place.cols * size]);
+            return Ok(());
+        }
+        for row in rows {
+            let start = row * place.cols;
+            out.extend_from_slice(&bytes[(start + cols.start) * size..(start + cols.end) * size]);
+        }
+        Ok(())
+    }
+}
+
+/// What the files hold.
+struct Found {
+    files: Vec<(PathBuf, Bytes)>,
+    tensors: HashMap<String, (Place, Vec<usize>)>,
+}
+
+impl Found {
+    fn add(&mut self, path: PathBuf) -> Result<()> {
+        let wrong = |detail: String| ConvertError::Source { path: path.clone(), detail };
+        let bytes = Bytes::map(&path)?;
+        let file = self.files.len();
+        let damaged = |error| wrong(format!("the safetensors file is damaged or cut short: {error}"));
+        // The second checks that the tensors fill the file.
+        let (header, metadata) = SafeTensors::read_metadata(&bytes).map_err(damaged)?;
+        SafeTensors::deserialize(&bytes).map_err(damaged)?;
+        for (name, info) in metadata.tensors() {
+            let dtype = torch_dtype(info.dtype)
+                .ok_or_else(|| wrong(format!("{name} is {:?}, which is not converted", info.dtype)))?;
+            let cols = info.shape.iter().skip(1).product();
+            // 8 bytes before the header say how long it is.
+            let start = 8 + header + info.data_offsets.0;
+            let place = Place { file, start, dtype, cols };
+            if let Some((other, _)) = self.tensors.insert(name.clone(), (place, info.shape.clone())) {
+                let other = self.files[other.file].0.display();
+                return Err(wrong(format!("{name} is also in {other}")).into());
+            }
+        }
+        self.files.push((path, bytes));
+        Ok(())
+    }
+
+    fn take(&mut self, name: &str) -> Option<(Place, Vec<usize>)> {
+        self.tensors.remove(name)
+    }
+
+    /// An expert's tensor in those that transformers 5 keeps for all experts of a layer: `down_proj` [E, H, F] and
+    /// `gate_up_proj` [E, 2F, H], gate rows first. Also the name of that tensor.
+    fn expert(&self, name: &str, shape: &[usize], experts: usize) -> Option<((Place, Vec<usize>), String)> {
+        let (layer, rest) = name.split_once(".mlp.experts.")?;
+        let (expert, matrix) = rest.strip_suffix(".weight")?.split_once('.')?;
+        let expert: usize = expert.parse().ok()?;
+        let (fused, below, times) = match matrix {
+            "gate_proj" => ("gate_up_proj", 0, 2),
+            "up_proj" => ("gate_up_proj", 1, 2),
+            _ => (matrix, 0, 1),
+        };
+        let fused = format!("{layer}.mlp.experts.{fused}");
+        let (place, all) = self.tensors.get(&fused)?;
+        let &[all_experts, rows, cols] = all.as_slice() else { return None };
+        let &[expert_rows, _] = shape else { return None };
+        if all_experts != experts || expert >= experts || rows != times * expert_rows {
+            return None;
+        }
+        let before = (expert * rows + below * expert_rows) * cols * place.dtype.size();
+        let at = Place { file: place.file, start: place.start + before, dtype: place.dtype, cols };
+        Some(((at, vec![expert_rows, cols]), fused))
+    }
+}
+
+/// The torch dtype of one of safetensors.
+fn torch_dtype(dtype: Dtype) -> Option<TorchDtype> {
+    Some(match dtype {
+        Dtype::BF16 => TorchDtype::BFloat16,
+        Dtype::F16 => TorchDtype::Half,
+        Dtype::F32 => TorchDtype::Float,
+        Dtype::F64 => TorchDtype::Double,
+        Dtype::F8_E4M3 => TorchDtype::Float8E4M3,
+        Dtype::F8_E5M2 => TorchDtype::Float8E5M2,
+        _ => return None,
+    })
+}

@@ -1,0 +1,170 @@
+//! The tensors of a Megatron checkpoint under their Hugging Face names.
+//!
+//! What rows of a rank's tensor are in Hugging Face tensors is what the [cuts](super::pieces) say; here the same is read
+//! the other way round.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+
+use super::error::ConvertError;
+use super::model::Model;
+use super::pieces::cut;
+use super::ranks::Ranks;
+use super::sharding::Rank;
+use super::stream::{HfTensors, overlap};
+use crate::error::Result;
+use crate::layout::AskedDegrees;
+use crate::torch_file::TorchDtype;
+
+/// A block of a Hugging Face tensor, and where it lies.
+struct Segment {
+    rows: Range<usize>,
+    cols: Range<usize>,
+    rank: Rank,
+    /// The rank's tensor.
+    tensor: usize,
+    /// Row of that tensor that the block starts with; it has all columns.
+    start: usize,
+}
+
+struct Tensor {
+    dtype: TorchDtype,
+    cols: usize,
+    /// In the order of rows, then of columns.
+    segments: Vec<Segment>,
+}
+
+/// A rank's tensor, by rank and number, and its bytes.
+type Gathered = ((Rank, usize), Vec<u8>);
+
+/// Mapped files of ranks.
+pub(super) struct McoreSource {
+    ranks: Ranks,
+    tensors: HashMap<String, Tensor>,
+    /// The last tensor that does not lie in its file as one block.
+    gathered: RefCell<Option<Gathered>>,
+}
+
+impl McoreSource {
+    /// Opens a checkpoint, all of whose ranks must have all tensors of the model and no others. With `compare`, tensors
+    /// that several ranks have must be the same on all of them: that reads every copy.
+    pub(super) fn open(dir: &Path, asked: &AskedDegrees, model: &Model, compare: bool) -> Result<Self> {
+        let (ranks, sharding) = Ranks::open(dir, asked, model)?;
+        let mut tensors: HashMap<String, Tensor> = HashMap::new();
+        for rank in sharding.ranks() {
+            for (entry, name) in sharding.held(model, rank) {
+                let owner = sharding.owner(entry, rank);
+                if owner != rank {
+                    if compare {
+                        ranks.compare((rank, &name), (owner, &name))?;
+                    }
+                    continue;
+                }
+                if entry.place == super::model::Place::LaterThanFirst {
+                    if compare {
+                        let embedding = super::names::EMBEDDING[0].mcore;
+                        ranks.compare((rank, &name), (Rank { pp: 0, ..rank }, embedding))?;
+                    }
+                    continue;
+                }
+                let (tensor, dtype) = ranks.find(rank, &name)?;
+                let mut start = 0;
+                for piece in cut(entry, model, &sharding, rank).pieces {
+                    let from = start;
+                    start += piece.rows.len();
+                    if piece.filler {
+                        continue;
+                    }
+                    let hf = &entry.parts[piece.part].0;
+                    let cols = entry.matrix(piece.part).1;
+                    let known = tensors.entry(hf.clone()).or_insert_with(|| Tensor {
+                        dtype,
+                        cols,
+                        segments: Vec::new(),
+                    });
+                    if known.dtype != dtype {
+                        return Err(ConvertError::Dtypes {
+                            name: format!("{name} of {}", ranks.path(rank).display()),
+                            found: dtype,
+                            other: hf.clone(),
+                            expected: known.dtype,
+                        }
+                        .into());
+                    }
+                    let (rows, cols) = (piece.rows, piece.cols);
+                    known.segments.push(Segment { rows, cols, rank, tensor, start: from });
+                }
+            }
+        }
+        for tensor in tensors.values_mut() {
+            tensor.segments.sort_by_key(|segment| (segment.rows.start, segment.cols.start));
+        }
+        Ok(Self { ranks, tensors, gathered: RefCell::new(None) })
+    }
+}
+
+impl HfTensors for McoreSource {
+    fn dtype(&self, name: &str) -> Option<TorchDtype> {
+        self.tensors.get(name).map(|tensor| tensor.dtype)
+    }
+
+    fn read(&self, name: &str, rows: Range<usize>, cols: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
+        // The names and ranges are those of the model, which were compared with the files on opening.
+        let Some(tensor) = self.tensors.get(name) else { return Ok(()) };
+        let (size, width) = (tensor.dtype.size(), tensor.cols);
+        for beside in tensor.segments.chunk_by(|one, other| one.rows == other.rows) {
+            let here = overlap(&beside[0].rows, &rows);
+            match beside {
+                _ if here.is_empty() => (),
+                [whole] if whole.cols == cols && cols.len() == width => {
+                    let first = whole.start + here.start - whole.rows.start;
+                    self.bytes(whole, |bytes| {
+                        let row = width * size;
+                        out.extend_from_slice(&bytes[first * row..(first + here.len()) * row]);
+                    })?;
+                }
+                _ => {
+                    // Segments beside each other are written row by row.
+                    for row in here {
+                        for segment in beside {
+                            let part = overlap(&segment.cols, &cols);
+                            if part.is_empty() {
+                                continue;
+                            }
+                            let first = (segment.start + row - segment.rows.start) * segment.cols.len();
+                            let from = (first + part.start - segment.cols.start) * size;
+                            self.bytes(segment, |bytes| {
+                                out.extend_from_slice(&bytes[from..from + part.len() * size]);
+                            })?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl McoreSource {
+    /// Hands out the bytes of the rank's tensor that a segment lies in.
+    fn bytes(&self, segment: &Segment, take: impl FnOnce(&[u8])) -> Result<()> {
+        let key = (segment.rank, segment.tensor);
+        let mut gathered = self.gathered.borrow_mut();
+        if let Some((of, bytes)) = gathered.as_ref()
+            && *of == key
+        {
+            take(bytes);
+            return Ok(());
+        }
+        match self.ranks.bytes(segment.rank, segment.tensor)? {
+            std::borrow::Cow::Borrowed(bytes) => take(bytes),
+            std::borrow::Cow::Owned(bytes) => {
+                take(&bytes);
+                *gathered = Some((key, bytes));
+            }
+        }
+        Ok(())
+    }
+}

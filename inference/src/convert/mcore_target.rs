@@ -1,0 +1,140 @@
+//! Writing a Megatron checkpoint.
+
+use std::path::Path;
+
+use super::error::ConvertError;
+use super::model::{Entry, Model};
+use super::pieces::{Cut, cut};
+use super::sharding::{Rank, Sharding, join};
+use super::stream::{HfTensors, PieceReader};
+use super::{McoreOptions, Report, names};
+use crate::error::{ModelError, Result};
+use crate::layout::{RANK_FILE, Saved, TRACKER};
+use crate::torch_file::{ExtraState, PyValue, TensorSpec, TorchDtype, TorchFileWriter};
+
+/// Writes `release/mp_rank_…` below `dir`, then the tracker file.
+pub(super) fn write(
+    dir: &Path,
+    model: &Model,
+    source: &dyn HfTensors,
+    sharding: &Sharding,
+    options: &McoreOptions,
+) -> Result<Report> {
+    let folder = Saved::Release.folder().unwrap_or_default();
+    let mut report = Report::default();
+    for rank in sharding.ranks() {
+        let dir = dir.join(&folder).join(sharding.style().name(rank.tp, rank.pp, rank.ep));
+        std::fs::create_dir_all(&dir).map_err(|source| ModelError::Write { path: dir.clone(), source })?;
+        let file = RankWriter { model, source, sharding, options, rank };
+        file.write(&dir.join(RANK_FILE), &mut report)?;
+    }
+    // Last: a checkpoint without it is not found.
+    let tracker = dir.join(TRACKER);
+    std::fs::write(&tracker, format!("{folder}\n"))
+        .map_err(|source| ModelError::Write { path: tracker, source })?;
+    Ok(report)
+}
+
+struct RankWriter<'a> {
+    model: &'a Model,
+    source: &'a dyn HfTensors,
+    sharding: &'a Sharding,
+    options: &'a McoreOptions,
+    rank: Rank,
+}
+
+impl RankWriter<'_> {
+    fn write(&self, path: &Path, report: &mut Report) -> Result<()> {
+        let (mut pairs, mut cuts) = (Vec::new(), Vec::new());
+        for (entry, name) in self.sharding.held(self.model, self.rank) {
+            let dtype = dtype(entry, self.source)?;
+            let Cut { shape, pieces } = cut(entry, self.model, self.sharding, self.rank);
+            let spec = TensorSpec { dtype, shape };
+            report.add(&spec);
+            cuts.push((entry, pieces, spec.clone()));
+            let state = names::extra_state(&name);
+            pairs.push((name, PyValue::Tensor(spec)));
+            if let Some(state) = state {
+                let value = match state.starts_with(names::PRE_NORM) {
+                    true => ExtraState::of_norm(),
+                    false => self.options.extra_state.value()?,
+                };
+                pairs.push((state, value));
+            }
+        }
+        let root = PyValue::dict([
+            ("model", PyValue::dict(pairs)),
+            ("checkpoint_version", PyValue::Float(3.0)),
+            ("args", self.args()),
+            ("iteration", PyValue::Int(0)),
+        ]);
+        let mut writer = TorchFileWriter::create(path, &root)?;
+        for (entry, pieces, spec) in cuts {
+            let names = entry.parts.iter().map(|(name, _)| name.as_str()).collect();
+            let mut reader = PieceReader::new(self.source, names, pieces, spec.dtype.size());
+            writer.tensor_from(&mut reader, spec.bytes().unwrap_or(usize::MAX))?;
+        }
+        writer.finish()?;
+        report.files += 1;
+        Ok(())
+    }
+
+    /// What Megatron compares with its own arguments when it loads, what the reference converter asks for, and what
+    /// tells the layout of an ambiguous name.
+    fn args(&self) -> PyValue {
+        let (config, sharding) = (&self.model.config, self.sharding);
+        let text = &config.text;
+        let int = |number: usize| PyValue::Int(i64::try_from(number).unwrap_or(i64::MAX));
+        let mut fields = vec![
+            ("tensor_model_parallel_size", int(sharding.tp)),
+            ("pipeline_model_parallel_size", int(sharding.pp())),
+            ("expert_model_parallel_size", int(sharding.ep)),
+            ("num_layers", int(text.num_hidden_layers)),
+            ("hidden_size", int(text.hidden_size)),
+            ("ffn_hidden_size", int(text.intermediate_size)),
+            ("num_attention_heads", int(text.num_attention_heads)),
+            ("group_query_attention", PyValue::Bool(text.num_key_value_heads != text.num_attention_heads)),
+            ("num_query_groups", int(text.num_key_value_heads)),
+            ("kv_channels", int(text.head_dim)),
+            ("norm_epsilon", PyValue::Float(text.rms_norm_eps)),
+            ("rotary_base", PyValue::Float(text.rope.theta)),
+            ("vocab_size", int(text.vocab_size)),
+            ("padded_vocab_size", int(sharding.padded_vocab)),
+            ("make_vocab_size_divisible_by", int(self.options.vocab_multiple)),
+            ("untie_embeddings_and_output_weights", PyValue::Bool(!config.tie_word_embeddings)),
+        ];
+        if let Some(moe) = &text.moe {
+            fields.extend([
+                ("expert_tensor_parallel_size", int(sharding.etp)),
+                ("num_experts", int(moe.num_experts)),
+                ("moe_ffn_hidden_size", int(moe.moe_intermediate_size)),
+                ("moe_router_topk", int(moe.num_experts_per_tok)),
+            ]);
+        }
+        if sharding.stages.windows(2).any(|pair| pair[0] != pair[1]) {
+            fields.push(("custom_pipeline_layers", PyValue::Str(join(&sharding.stages))));
+        }
+        let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        PyValue::Attributes(self.options.args, fields)
+    }
+}
+
+/// The dtype of an entry: that of its parts, which must have the same.
+fn dtype(entry: &Entry, source: &dyn HfTensors) -> Result<TorchDtype> {
+    let of = |name: &String| {
+        source.dtype(name).ok_or_else(|| ModelError::MissingTensor {
+            name: name.clone(),
+            help: "the source was checked to have it; please report this",
+        })
+    };
+    let first = &entry.parts[0].0;
+    let expected = of(first)?;
+    for (name, _) in &entry.parts[1..] {
+        let found = of(name)?;
+        if found != expected {
+            let (name, other) = (name.clone(), first.clone());
+            return Err(ConvertError::Dtypes { name, found, other, expected }.into());
+        }
+    }
+    Ok(expected)
+}

@@ -1,0 +1,173 @@
+//! The files of a Megatron checkpoint's ranks, and whether they hold the model.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use super::Format;
+use super::error::ConvertError;
+use super::model::{Entry, Model};
+use super::names;
+use super::pieces::cut;
+use super::sharding::{PatchForm, Rank, Sharding};
+use crate::error::Result;
+use crate::layout::{AskedDegrees, Checkpoint, Layout};
+use crate::torch_file::{TensorInfo, TorchDtype, TorchFile};
+
+/// One file.
+struct RankFile {
+    file: TorchFile,
+    tensors: Vec<TensorInfo>,
+    names: BTreeMap<String, usize>,
+}
+
+/// All of them.
+pub(super) struct Ranks {
+    files: HashMap<Rank, RankFile>,
+}
+
+impl Ranks {
+    pub(super) fn open(dir: &Path, asked: &AskedDegrees, model: &Model) -> Result<(Self, Sharding)> {
+        let layout = match Checkpoint::read(dir, asked)? {
+            Checkpoint::Torch(layout) => layout,
+            Checkpoint::Distributed(found) => {
+                let detail = format!(
+                    "this is a distributed checkpoint ({}); load it in Megatron and save it with --ckpt-format torch",
+                    found.backend
+                );
+                return Err(ConvertError::Source { path: found.dir, detail }.into());
+            }
+        };
+        let wrong = |detail: String| ConvertError::Source { path: layout.dir.clone(), detail };
+        if !layout.missing.is_empty() {
+            return Err(wrong(format!("missing ranks: {}", layout.missing.join(", "))).into());
+        }
+        if layout.virtual_chunks > 1 {
+            let help = "load it in Megatron without a virtual pipeline and save it again";
+            return Err(wrong(format!("its stages are chunks of a virtual pipeline; {help}")).into());
+        }
+        if let Some(problem) = layout.problems.iter().find(|problem| problem.contains("was given")) {
+            return Err(wrong(problem.clone()).into());
+        }
+        let stages = layout.layers_per_stage().unwrap_or_default();
+        let degrees = layout.degrees;
+        let mut files = HashMap::new();
+        let all = Sharding {
+            tp: degrees.tp,
+            stages,
+            ep: degrees.ep,
+            etp: degrees.tp,
+            patch: PatchForm { cut: false, four: false },
+            padded_vocab: 0,
+        };
+        for rank in all.ranks() {
+            files.insert(rank, RankFile::open(&layout, rank)?);
+        }
+        let ranks = Self { files };
+        let sharding = ranks.sharding(all, model)?;
+        sharding.check(model).map_err(|error| wrong(format!("it cannot be of this model: {error}")))?;
+        for rank in sharding.ranks() {
+            ranks.check(rank, &sharding, model)?;
+        }
+        Ok((ranks, sharding))
+    }
+
+    /// What the shapes say about how the model was cut.
+    fn sharding(&self, mut sharding: Sharding, model: &Model) -> Result<Sharding> {
+        let shape = |rank: Rank, row: &str| -> Result<&[usize]> {
+            let (tensor, _) = self.find(rank, row)?;
+            Ok(&self.files[&rank].tensors[tensor].shape)
+        };
+        let first = Rank { tp: 0, pp: 0, ep: 0 };
+        let patch = shape(first, names::VISION[0].mcore)?;
+        sharding.patch.four = patch.len() == 4;
+        // Rows of part of the ranks; with one rank it is all the same.
+        sharding.patch.cut = patch.first() != Some(&model.config.vision.hidden_size);
+        let rows = shape(first, names::EMBEDDING[0].mcore)?.first().copied().unwrap_or(0);
+        sharding.padded_vocab = rows.saturating_mul(sharding.tp);
+        if let (Some(moe), Some(expert)) = (
+            &model.config.text.moe,
+            model.entries.iter().find(|entry| entry.form() == names::Form::Columns && entry.expert.is_some()),
+        ) && let Some((pp, layer)) = sharding.stage(expert)
+        {
+            let found = shape(Rank { pp, ..first }, &expert.mcore_name(layer, 0))?;
+            let cols = found.get(1).copied().unwrap_or(1).max(1);
+            sharding.etp = (moe.moe_intermediate_size / cols).max(1);
+        }
+        Ok(sharding)
+    }
+
+    /// Whether a rank has what it should, and nothing else.
+    fn check(&self, rank: Rank, sharding: &Sharding, model: &Model) -> Result<()> {
+        let file = &self.files[&rank];
+        let held: Vec<(&Entry, String)> = sharding.held(model, rank);
+        for (entry, name) in &held {
+            let (tensor, _) = self.find(rank, name)?;
+            let (found, expected) = (&file.tensors[tensor].shape, cut(entry, model, sharding, rank).shape);
+            if *found != expected {
+                let (name, path) = (name.clone(), self.path(rank).to_owned());
+                return Err(ConvertError::Shape { name, path, found: found.clone(), expected }.into());
+            }
+        }
+        if held.len() < file.names.len() {
+            let held: std::collections::HashSet<&str> = held.iter().map(|(_, name)| name.as_str()).collect();
+            let left = file.names.keys().find(|name| !held.contains(name.as_str()));
+            if let Some(name) = left {
+                let (name, path) = (name.clone(), self.path(rank).to_owned());
+                return Err(ConvertError::UnknownTensor { name, path }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of a rank's tensor, and its dtype.
+    pub(super) fn find(&self, rank: Rank, name: &str) -> Result<(usize, TorchDtype)> {
+        let file = &self.files[&rank];
+        match file.names.get(name) {
+            Some(&tensor) => Ok((tensor, file.tensors[tensor].dtype)),
+            None => {
+                let (name, path) = (name.to_owned(), self.path(rank).to_owned());
+                Err(ConvertError::MissingTensor { name, path, format: Format::Mcore }.into())
+            }
+        }
+    }
+
+    pub(super) fn path(&self, rank: Rank) -> &Path {
+        self.files[&rank].file.path()
+    }
+
+    /// The bytes of a rank's tensor, in order.
+    pub(super) fn bytes(&self, rank: Rank, tensor: usize) -> Result<Cow<'_, [u8]>> {
+        let file = &self.files[&rank];
+        Ok(file.file.tensor_bytes(&file.tensors[tensor])?)
+    }
+
+    /// Whether two tensors are the same, bit for bit.
+    pub(super) fn compare(&self, one: (Rank, &str), other: (Rank, &str)) -> Result<()> {
+        let (of_one, of_other) = (self.find(one.0, one.1)?, self.find(other.0, other.1)?);
+        if of_one.1 == of_other.1 && self.bytes(one.0, of_one.0)? == self.bytes(other.0, of_other.0)? {
+            return Ok(());
+        }
+        let path = |rank| -> PathBuf { self.path(rank).to_owned() };
+        Err(ConvertError::Replicas { name: one.1.to_owned(), one: path(other.0), other: path(one.0) }.into())
+    }
+}
+
+impl RankFile {
+    fn open(layout: &Layout, rank: Rank) -> Result<Self> {
+        let file = TorchFile::open(&layout.rank_path(rank.tp, rank.pp, rank.ep))?;
+        let (mut tensors, mut found) = (Vec::new(), BTreeMap::new());
+        for (_, name, node) in file.model() {
+            if name.ends_with("_extra_state") {
+                continue;
+            }
+            let Some(info) = node.as_tensor() else {
+                let detail = format!("{name} is no tensor but {}", node.describe());
+                return Err(ConvertError::Source { path: file.path().to_owned(), detail }.into());
+            };
+            found.insert(name.to_owned(), tensors.len());
+            tensors.push(info.clone());
+        }
+        Ok(Self { file, tensors, names: found })
+    }
+}

@@ -1,0 +1,124 @@
+//! Tensors under their Hugging Face names, wherever they lie, and the bytes of a cut tensor as a stream.
+
+use std::io::Read;
+use std::ops::Range;
+
+use super::pieces::Piece;
+use crate::error::Result;
+use crate::torch_file::TorchDtype;
+
+/// Bytes that are gathered at a time.
+const BUFFER: usize = 4 << 20;
+
+/// A model's tensors by their Hugging Face names. Every tensor is a matrix of its first size by the product of the
+/// others.
+pub(super) trait HfTensors {
+    /// The dtype; none when there is no such tensor.
+    fn dtype(&self, name: &str) -> Option<TorchDtype>;
+
+    /// Appends a block of a tensor, row by row.
+    fn read(&self, name: &str, rows: Range<usize>, cols: Range<usize>, out: &mut Vec<u8>) -> Result<()>;
+}
+
+/// The bytes of pieces below each other.
+pub(super) struct PieceReader<'a> {
+    source: &'a dyn HfTensors,
+    names: Vec<&'a str>,
+    pieces: std::vec::IntoIter<Piece>,
+    current: Option<Piece>,
+    element: usize,
+    buffer: Vec<u8>,
+    taken: usize,
+}
+
+impl<'a> PieceReader<'a> {
+    /// `names` are those of the pieces' parts, `element` the bytes of an element.
+    pub(super) fn new(
+        source: &'a dyn HfTensors,
+        names: Vec<&'a str>,
+        pieces: Vec<Piece>,
+        element: usize,
+    ) -> Self {
+        let pieces = pieces.into_iter();
+        Self { source, names, pieces, current: None, element, buffer: Vec::new(), taken: 0 }
+    }
+
+    fn fill(&mut self) -> Result<()> {
+        self.buffer.clear();
+        self.taken = 0;
+        while self.buffer.len() < BUFFER {
+            let next = self.current.take().or_else(|| self.pieces.next());
+            let Some(Piece { part, rows, cols, filler }) = next else { break };
+            let room = (BUFFER - self.buffer.len()) / (cols.len() * self.element).max(1);
+            let end = rows.end.min(rows.start + room.max(1));
+            self.source.read(self.names[part], rows.start..end, cols.clone(), &mut self.buffer)?;
+            if end < rows.end {
+                self.current = Some(Piece { part, rows: end..rows.end, cols, filler });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Read for PieceReader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        if self.taken == self.buffer.len() {
+            self.fill().map_err(std::io::Error::other)?;
+        }
+        let count = into.len().min(self.buffer.len() - self.taken);
+        into[..count].copy_from_slice(&self.buffer[self.taken..self.taken + count]);
+        self.taken += count;
+        Ok(count)
+    }
+}
+
+/// The part that two ranges have in common.
+pub(super) fn overlap(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
+    let start = one.start.max(other.start);
+    start..one.end.min(other.end).max(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Elements of 4 bytes, each its place in a matrix.
+    struct Counted(usize);
+
+    impl HfTensors for Counted {
+        fn dtype(&self, _: &str) -> Option<TorchDtype> {
+            Some(TorchDtype::Int)
+        }
+
+        fn read(&self, _: &str, rows: Range<usize>, cols: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
+            for row in rows {
+                cols.clone().for_each(|col| out.extend(((row * self.0 + col) as u32).to_le_bytes()));
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn pieces_of_any_size_come_in_order_through_one_buffer() {
+        let width = 3000;
+        // Less than a buffer, several buffers, a column, half of all columns.
+        let blocks = [(0..2, 0..width), (5..1505, 0..width), (7..9, 10..11), (0..3000, 1500..width)];
+        let piece = |(rows, cols): &(Range<usize>, Range<usize>)| Piece {
+            part: 0,
+            rows: rows.clone(),
+            cols: cols.clone(),
+            filler: false,
+        };
+        let source = Counted(width);
+        let mut expected = Vec::new();
+        for (rows, cols) in &blocks {
+            source.read("", rows.clone(), cols.clone(), &mut expected).unwrap();
+        }
+        let pieces = blocks.iter().map(piece).collect();
+        let mut reader = PieceReader::new(&source, vec![""], pieces, 4);
+        let mut bytes = Vec::new();
+        reader.read_to_end(&mut bytes).unwrap();
+        assert!(bytes == expected);
+        assert!(reader.buffer.capacity() <= 2 * BUFFER, "{}", reader.buffer.capacity());
+    }
+}

@@ -1,0 +1,8 @@
+//! Conversion between Hugging Face and Megatron checkpoints.
+
+#![allow(clippy::unwrap_used)]
+
+mod golden;
+mod refused;
+mod round_trip;
+mod support;

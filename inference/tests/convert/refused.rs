@@ -1,0 +1,200 @@
+//! What is refused, with the name of what is wrong, and leaves nothing.
+
+use packd_inference::ModelError;
+use packd_inference::convert::{ConvertError, ConvertTo, McoreOptions, SourceOptions, convert};
+use packd_inference::layout::AskedDegrees;
+
+use crate::support::*;
+
+const EMBED: &str = "model.language_model.embed_tokens.weight";
+const QKV: &str = "language_model.decoder.layers.0.self_attention.linear_qkv.weight";
+const NORM: &str = "vision_model.pre_layernorm.weight";
+
+fn convert_error(error: ModelError) -> ConvertError {
+    match error {
+        ModelError::Convert(error) => error,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn targets_that_are_there_or_in_the_source() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hf, target) = (folder.path().join("hf"), folder.path().join("target"));
+    changed_hf(&tiny("tiny_dense"), &hf, |_| ());
+    let before = tree(&hf);
+    let run = |target: &std::path::Path| to_mcore(&hf, target, &mcore(1, 1, 1));
+
+    std::fs::create_dir(&target).unwrap();
+    std::fs::write(target.join("kept"), "text").unwrap();
+    let error = convert_error(refused(&target, run));
+    assert!(matches!(error, ConvertError::TargetExists { .. }), "{error}");
+    assert_eq!(tree(&target).len(), 1);
+    let file = target.join("kept");
+    assert!(matches!(convert_error(refused(&file, run)), ConvertError::TargetExists { .. }));
+    for inside in [hf.join("mcore"), hf.join("a/b"), hf.join("../hf/c"), hf.join(".")] {
+        let error = convert_error(run(&inside).unwrap_err());
+        assert!(
+            matches!(error, ConvertError::TargetInSource { .. } | ConvertError::TargetExists { .. }),
+            "{error}"
+        );
+    }
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&hf, &link).unwrap();
+    assert!(matches!(convert_error(refused(&link.join("c"), run)), ConvertError::TargetInSource { .. }));
+    assert!(tree(&hf) == before);
+
+    // An empty folder is taken, and a new one made where there is none.
+    std::fs::remove_file(target.join("kept")).unwrap();
+    run(&target).unwrap();
+    run(&folder.path().join("new/deeper")).unwrap();
+    assert!(tree(&target) == tree(&folder.path().join("new/deeper")));
+}
+
+#[test]
+fn degrees_that_do_not_divide() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("target");
+    for (model, options, said) in [
+        ("tiny_dense", mcore(4, 1, 1), "num_key_value_heads (2) cannot be split into 4"),
+        ("tiny_dense", mcore(1, 3, 1), "--pipeline-split"),
+        ("tiny_dense", split(1, &[1, 2], 1), "1,2 has 3 layers"),
+        ("tiny_dense", McoreOptions { pp: Some(3), ..split(1, &[1, 1], 1) }, "--pp is 3"),
+        ("tiny_dense", mcore(1, 1, 2), "no experts"),
+        ("tiny_dense", mcore(0, 1, 1), "times 0 rows"),
+        ("tiny_moe", mcore(1, 1, 4), "num_experts (6) cannot be split into 4"),
+        ("tiny_moe", mcore(1, 1, 0), "degree is 0"),
+        ("tiny_moe", McoreOptions { etp: Some(2), ..mcore(1, 1, 1) }, "--etp"),
+        ("tiny_moe", McoreOptions { vocab_multiple: 0, ..mcore(1, 1, 1) }, "multiple of 0"),
+    ] {
+        let error = refused(&target, |target| to_mcore(&tiny(model), target, &options)).to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[test]
+fn hugging_face_sources_that_are_not_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("target");
+    let refuse = |number: usize, change: &dyn Fn(&mut Tensors)| {
+        let hf = folder.path().join(number.to_string());
+        changed_hf(&tiny("tiny_dense"), &hf, change);
+        refused(&target, |target| to_mcore(&hf, target, &mcore(1, 1, 1)))
+    };
+    let removed = refuse(0, &|tensors| drop(tensors.remove(EMBED)));
+    assert!(matches!(convert_error(removed), ConvertError::MissingTensor { name, .. } if name == EMBED));
+    let added = refuse(1, &|tensors| {
+        let tensor = tensors[EMBED].clone();
+        tensors.insert("model.visual.class_embedding".into(), tensor);
+    });
+    let expected = "model.visual.class_embedding";
+    assert!(matches!(convert_error(added), ConvertError::UnknownTensor { name, .. } if name == expected));
+    let reshaped = refuse(2, &|tensors| tensors.get_mut(EMBED).unwrap().1 = vec![64, 512]);
+    let error = convert_error(reshaped);
+    assert!(matches!(&error, ConvertError::Shape { name, .. } if name == EMBED), "{error}");
+    // Seen only when the file is written: nothing is left all the same.
+    let key = "model.language_model.layers.1.self_attn.k_proj.weight";
+    let mixed = refuse(3, &|tensors| {
+        let (dtype, _, bytes) = tensors.get_mut(key).unwrap();
+        *dtype = safetensors::Dtype::BF16;
+        bytes.truncate(64 * 64 * 2);
+    });
+    assert!(matches!(convert_error(mixed), ConvertError::Dtypes { name, .. } if name == key));
+    let cut = folder.path().join("cut");
+    changed_hf(&tiny("tiny_dense"), &cut, |_| ());
+    let path = cut.join("model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    let error = convert_error(refused(&target, |target| to_mcore(&cut, target, &mcore(1, 1, 1))));
+    assert!(error.to_string().contains("cut short"), "{error}");
+    let hf = tiny("tiny_dense");
+    let error = refused(&target, |target| to_hf(&hf, &hf, target)).to_string();
+    assert!(error.contains("already"), "{error}");
+}
+
+#[test]
+fn megatron_sources_that_are_not_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hf, target) = (tiny("tiny_dense"), folder.path().join("target"));
+    let refuse = |spoil: &dyn Fn(&std::path::Path)| {
+        let source = folder.path().join("source");
+        to_mcore(&hf, &source, &mcore(2, 1, 1)).unwrap();
+        spoil(&source.join("release/mp_rank_01/model_optim_rng.pt"));
+        let before = tree(&source);
+        let error = refused(&target, |target| to_hf(&source, &hf, target));
+        assert!(tree(&source) == before);
+        std::fs::remove_dir_all(&source).unwrap();
+        error
+    };
+    let rename = |from: &'static str, to: &'static str| {
+        move |path: &std::path::Path| {
+            change_rank(path, |name, _, _| {
+                if name == from {
+                    *name = to.into();
+                }
+            })
+        }
+    };
+    let removed = convert_error(refuse(&rename(QKV, "")));
+    assert!(matches!(&removed, ConvertError::MissingTensor { name, .. } if name == QKV), "{removed}");
+    assert!(removed.to_string().contains("mp_rank_01"), "{removed}");
+    let extra = convert_error(refuse(&|path| {
+        change_rank(path, |name, _, _| {
+            if name.ends_with("linear_fc2._extra_state") && name.starts_with("adapter") {
+                *name = "adapter.linear_fc3.weight".into();
+            }
+        })
+    }));
+    let expected = "adapter.linear_fc3.weight";
+    assert!(matches!(&extra, ConvertError::UnknownTensor { name, .. } if name == expected), "{extra}");
+    let reshaped = convert_error(refuse(&|path| {
+        change_rank(path, |name, shape, _| {
+            if name == QKV {
+                shape.reverse();
+            }
+        })
+    }));
+    assert!(matches!(&reshaped, ConvertError::Shape { name, .. } if name == QKV), "{reshaped}");
+    let other_bits = |path: &std::path::Path| {
+        change_rank(path, |name, _, bytes| {
+            if name == NORM {
+                bytes[0] ^= 1;
+            }
+        })
+    };
+    let differs = convert_error(refuse(&other_bits));
+    assert!(matches!(&differs, ConvertError::Replicas { name, .. } if name == NORM), "{differs}");
+    let cut = refuse(&|path| {
+        let bytes = std::fs::read(path).unwrap();
+        std::fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
+    });
+    assert!(matches!(cut, ModelError::TorchFile(_)), "{cut}");
+    let gone = refuse(&|path| std::fs::remove_dir_all(path.parent().unwrap()).unwrap());
+    assert!(gone.to_string().contains("mp_rank_01"), "{gone}");
+
+    // The first of two that differ is taken when the caller says so.
+    let source = folder.path().join("source");
+    to_mcore(&hf, &source, &mcore(2, 1, 1)).unwrap();
+    other_bits(&source.join("release/mp_rank_01/model_optim_rng.pt"));
+    let mut options = SourceOptions {
+        dir: source.clone(),
+        hf: Some(hf.clone()),
+        trust_replicas: true,
+        ..SourceOptions::default()
+    };
+    convert(&options, &target, &ConvertTo::Hf(Default::default())).unwrap();
+    let weights = |dir: &std::path::Path| std::fs::read(dir.join("model.safetensors")).unwrap();
+    assert!(weights(&target) == weights(&hf));
+
+    let other = folder.path().join("other");
+    options.degrees = AskedDegrees { tp: Some(4), ..AskedDegrees::default() };
+    let error = refused(&other, |target| convert(&options, target, &ConvertTo::Hf(Default::default())));
+    assert!(error.to_string().contains("missing ranks") || error.to_string().contains("--tp 4"), "{error}");
+    options.hf = None;
+    let error = refused(&other, |target| convert(&options, target, &ConvertTo::Hf(Default::default())));
+    assert!(error.to_string().contains("--hf DIR"), "{error}");
+    // The experts' configuration does not fit a dense checkpoint.
+    options = SourceOptions { dir: source, hf: Some(tiny("tiny_moe")), ..SourceOptions::default() };
+    let error = refused(&other, |target| convert(&options, target, &ConvertTo::Hf(Default::default())));
+    assert!(matches!(error, ModelError::Convert(_)), "{error}");
+}

@@ -1,0 +1,170 @@
+//! There and back, and from any layout to any other.
+
+use packd_inference::convert::{ConvertTo, Format, HfOptions, PatchEmbed, Source, SourceOptions, convert};
+use packd_inference::layout::{AskedDegrees, Checkpoint};
+use packd_inference::torch_file::TorchFile;
+use packd_inference::{ModelConfig, Weights};
+
+use packd_inference::candle_core::{DType, Device};
+use packd_inference::convert::McoreOptions;
+use safetensors::Dtype;
+
+use crate::support::*;
+
+/// Layouts of the tiny models: all degrees, splits with an empty first stage, forms of the patch embedding and of
+/// experts.
+fn layouts(model: &str) -> Vec<McoreOptions> {
+    let moe = model == "tiny_moe";
+    let mut all = Vec::new();
+    for tp in [1, 2] {
+        for pp in [1, 2] {
+            for ep in if moe { vec![1, 2] } else { vec![1] } {
+                all.push(mcore(tp, pp, ep));
+            }
+        }
+    }
+    let ep = if moe { 3 } else { 1 };
+    all.push(split(1, &[0, 2], 1));
+    all.push(McoreOptions { patch_embed: PatchEmbed::Conv2d, ..split(2, &[0, 1, 1], ep) });
+    all.push(McoreOptions { patch_embed: PatchEmbed::Linear, vocab_multiple: 128, ..split(2, &[2, 0], 1) });
+    if moe {
+        all.push(McoreOptions { etp: Some(1), ..mcore(2, 1, 2) });
+    }
+    all
+}
+
+#[test]
+fn every_layout_from_every_other_and_back() {
+    for model in ["tiny_dense", "tiny_moe"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (hf, layouts) = (tiny(model), layouts(model));
+        let weights = std::fs::read(hf.join("model.safetensors")).unwrap();
+        let from_hf = |number: usize| folder.path().join(format!("from_hf_{number}"));
+        for (number, options) in layouts.iter().enumerate() {
+            let mcore = from_hf(number);
+            to_mcore(&hf, &mcore, options).unwrap();
+            let Checkpoint::Torch(layout) = Checkpoint::read(&mcore, &AskedDegrees::default()).unwrap()
+            else {
+                panic!("no torch checkpoint")
+            };
+            assert_eq!(layout.problems, [""; 0], "{options:?}");
+            assert_eq!((layout.degrees.tp, layout.degrees.ep), (options.tp, options.ep));
+            let back = folder.path().join("back");
+            let report = to_hf(&mcore, &hf, &back).unwrap();
+            // The tiny models are files of the safetensors library: even the header is the same.
+            assert!(std::fs::read(back.join("model.safetensors")).unwrap() == weights, "{options:?}");
+            assert_eq!(report.carried, ["config.json", "generation_config.json"]);
+            assert_eq!(tree(&back).len(), 3);
+            std::fs::remove_dir_all(&back).unwrap();
+        }
+        for (from, of) in layouts.iter().enumerate() {
+            for (to, options) in layouts.iter().enumerate() {
+                let target = folder.path().join("resharded");
+                reshard(&from_hf(from), &hf, &target, options).unwrap();
+                // The whole files: names, args, tensors.
+                assert!(tree(&target) == tree(&from_hf(to)), "{of:?} to {options:?}");
+                std::fs::remove_dir_all(&target).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn several_files_with_an_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hf, mcore_dir) = (tiny("tiny_moe"), folder.path().join("mcore"));
+    to_mcore(&hf, &mcore_dir, &mcore(2, 1, 2)).unwrap();
+    let from = SourceOptions { dir: mcore_dir.clone(), hf: Some(hf.clone()), ..SourceOptions::default() };
+    let back = folder.path().join("back");
+    let report = convert(&from, &back, &ConvertTo::Hf(HfOptions { shard_bytes: 400_000 })).unwrap();
+    assert!(report.files > 3, "{report:?}");
+    let index = std::fs::read_to_string(back.join("model.safetensors.index.json")).unwrap();
+    let index: serde_json::Value = serde_json::from_str(&index).unwrap();
+    assert_eq!(index["metadata"]["total_size"], report.bytes);
+    let original = read_safetensors(&hf.join("model.safetensors"));
+    assert_eq!(index["weight_map"].as_object().unwrap().len(), original.len());
+    for (name, file) in index["weight_map"].as_object().unwrap() {
+        let file = back.join(file.as_str().unwrap());
+        assert_eq!(read_safetensors(&file)[name], original[name], "{name}");
+    }
+    // Both readers of this crate take them, and no index stands among the copied files twice.
+    assert!(!report.carried.iter().any(|name| name.contains("index")));
+    let weights = Weights::read(&back, DType::F32, &Device::Cpu).unwrap();
+    let config = ModelConfig::read(&back).unwrap();
+    weights.get("lm_head.weight", &[config.text.vocab_size, config.text.hidden_size]).unwrap();
+    let source = Source::open(&SourceOptions { dir: back, ..SourceOptions::default() }).unwrap();
+    assert_eq!(source.format(), Format::Hf);
+    assert_eq!(source.names().count(), original.len());
+}
+
+#[test]
+fn a_source_is_read_by_hugging_face_names_whatever_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hf, mcore_dir) = (tiny("tiny_dense"), folder.path().join("mcore"));
+    to_mcore(&hf, &mcore_dir, &split(2, &[1, 1], 1)).unwrap();
+    let options = SourceOptions { dir: mcore_dir, hf: Some(hf.clone()), ..SourceOptions::default() };
+    let source = Source::open(&options).unwrap();
+    let original = read_safetensors(&hf.join("model.safetensors"));
+    assert_eq!(source.format(), Format::Mcore);
+    assert_eq!(source.names().count(), original.len());
+    for (name, shape) in source.names() {
+        assert_eq!(shape, original[name].1);
+        assert!(source.bytes(name).unwrap().unwrap() == original[name].2, "{name}");
+    }
+    assert_eq!(source.bytes("lm_head.bias").unwrap(), None);
+}
+
+#[test]
+fn fused_experts_are_split() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hf, fused) = (tiny("tiny_moe"), folder.path().join("fused"));
+    changed_hf(&hf, &fused, |tensors| {
+        for layer in 0..2 {
+            let name = format!("model.language_model.layers.{layer}.mlp.experts");
+            let (mut gate_up, mut down) = (Vec::new(), Vec::new());
+            for expert in 0..6 {
+                let mut take =
+                    |matrix: &str| tensors.remove(&format!("{name}.{expert}.{matrix}.weight")).unwrap().2;
+                gate_up.extend(take("gate_proj"));
+                gate_up.extend(take("up_proj"));
+                down.extend(take("down_proj"));
+            }
+            tensors.insert(format!("{name}.gate_up_proj"), (Dtype::F32, vec![6, 96, 64], gate_up));
+            tensors.insert(format!("{name}.down_proj"), (Dtype::F32, vec![6, 64, 48], down));
+        }
+    });
+    let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+    to_mcore(&hf, &one, &mcore(2, 2, 2)).unwrap();
+    to_mcore(&fused, &other, &mcore(2, 2, 2)).unwrap();
+    assert!(tree(&one) == tree(&other));
+}
+
+#[test]
+fn dtypes_and_links_to_an_embedding_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let tied = path("tied");
+    changed_hf(&tiny("tiny_dense"), &tied, |tensors| {
+        tensors.remove("lm_head.weight");
+        // Half of each element is a bf16 of half the bytes; what they mean is of no matter.
+        for (dtype, _, bytes) in tensors.values_mut() {
+            *dtype = Dtype::BF16;
+            *bytes = bytes.chunks_exact(4).flat_map(|it| [it[2], it[3]]).collect();
+        }
+    });
+    let config = std::fs::read_to_string(tied.join("config.json")).unwrap();
+    let config = config.replace(r#""tie_word_embeddings": false"#, r#""tie_word_embeddings": true"#);
+    std::fs::write(tied.join("config.json"), config).unwrap();
+    for (name, options, heads) in [("one", mcore(2, 1, 1), 0), ("two", mcore(1, 2, 1), 1)] {
+        to_mcore(&tied, &path(name), &options).unwrap();
+        let of_last = if heads == 1 { "mp_rank_00_001" } else { "mp_rank_00" };
+        let file = TorchFile::open(&path(name).join("release").join(of_last).join("model_optim_rng.pt"));
+        let file = file.unwrap();
+        let found = file.model().iter().filter(|(_, name, _)| name.contains("output_layer")).count();
+        assert_eq!(found, heads);
+        let back = path(&format!("{name}_back"));
+        to_hf(&path(name), &tied, &back).unwrap();
+        let both = [&tied, &back].map(|dir| read_safetensors(&dir.join("model.safetensors")));
+        assert!(both[0] == both[1]);
+    }
+}

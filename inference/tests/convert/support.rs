@@ -1,0 +1,122 @@
+//! Checkpoints that tests read, compare and spoil.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use packd_inference::convert::{ConvertTo, HfOptions, McoreOptions, Report, SourceOptions, convert};
+use packd_inference::torch_file::{PyValue, TensorSpec, TorchFile, TorchFileWriter};
+use packd_inference::{ModelError, Result};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+
+pub(crate) fn tiny(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+/// Options of the layouts that the golden files have: rows of the vocabulary are a multiple of 96 on every rank.
+pub(crate) fn mcore(tp: usize, pp: usize, ep: usize) -> McoreOptions {
+    McoreOptions { tp, pp: Some(pp), ep, vocab_multiple: 96, ..McoreOptions::default() }
+}
+
+pub(crate) fn split(tp: usize, split: &[usize], ep: usize) -> McoreOptions {
+    McoreOptions { pp: None, pipeline_split: Some(split.to_vec()), ..mcore(tp, 1, ep) }
+}
+
+pub(crate) fn to_mcore(source: &Path, target: &Path, options: &McoreOptions) -> Result<Report> {
+    let from = SourceOptions { dir: source.to_owned(), ..SourceOptions::default() };
+    convert(&from, target, &ConvertTo::Mcore(options.clone()))
+}
+
+pub(crate) fn to_hf(source: &Path, hf: &Path, target: &Path) -> Result<Report> {
+    let from = SourceOptions { dir: source.to_owned(), hf: Some(hf.to_owned()), ..SourceOptions::default() };
+    convert(&from, target, &ConvertTo::Hf(HfOptions::default()))
+}
+
+pub(crate) fn reshard(source: &Path, hf: &Path, target: &Path, options: &McoreOptions) -> Result<Report> {
+    let from = SourceOptions { dir: source.to_owned(), hf: Some(hf.to_owned()), ..SourceOptions::default() };
+    convert(&from, target, &ConvertTo::Mcore(options.clone()))
+}
+
+/// Every file below a folder, by its path from there.
+pub(crate) fn tree(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut open = vec![dir.to_owned()];
+    while let Some(folder) = open.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                files.insert(path.strip_prefix(dir).unwrap().to_owned(), std::fs::read(&path).unwrap());
+            }
+        }
+    }
+    files
+}
+
+pub(crate) type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
+
+pub(crate) fn read_safetensors(path: &Path) -> Tensors {
+    let bytes = std::fs::read(path).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let tensor = |(name, view): (String, TensorView<'_>)| {
+        (name, (view.dtype(), view.shape().to_vec(), view.data().to_vec()))
+    };
+    file.tensors().into_iter().map(tensor).collect()
+}
+
+/// A copy of a Hugging Face checkpoint with changed tensors.
+pub(crate) fn changed_hf(source: &Path, target: &Path, change: impl FnOnce(&mut Tensors)) {
+    std::fs::create_dir_all(target).unwrap();
+    std::fs::copy(source.join("config.json"), target.join("config.json")).unwrap();
+    let mut tensors = read_safetensors(&source.join("model.safetensors"));
+    change(&mut tensors);
+    let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
+        (name.clone(), TensorView::new(*dtype, shape.clone(), bytes).unwrap())
+    });
+    safetensors::serialize_to_file(views, None, &target.join("model.safetensors")).unwrap();
+}
+
+/// Writes a rank's file anew with changed tensors. A tensor whose name becomes empty is left out.
+pub(crate) fn change_rank(path: &Path, change: impl Fn(&mut String, &mut Vec<usize>, &mut Vec<u8>)) {
+    let file = TorchFile::open(path).unwrap();
+    let (mut pairs, mut bytes) = (Vec::new(), Vec::new());
+    for (_, name, node) in file.model() {
+        let info = node.as_tensor().unwrap();
+        let (mut name, mut shape) = (name.to_owned(), info.shape.clone());
+        let mut data = file.tensor_bytes(info).unwrap().into_owned();
+        change(&mut name, &mut shape, &mut data);
+        if !name.is_empty() {
+            pairs.push((name, PyValue::Tensor(TensorSpec { dtype: info.dtype, shape })));
+            bytes.push(data);
+        }
+    }
+    drop(file);
+    std::fs::remove_file(path).unwrap();
+    let root = PyValue::dict([
+        ("model", PyValue::dict(pairs)),
+        ("checkpoint_version", PyValue::Float(3.0)),
+        ("args", PyValue::dict::<&str>([])),
+        ("iteration", PyValue::Int(0)),
+    ]);
+    let mut writer = TorchFileWriter::create(path, &root).unwrap();
+    for data in bytes {
+        writer.tensor(&data).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+/// The error of a conversion that must leave nothing in the folder of its target.
+pub(crate) fn refused(target: &Path, run: impl FnOnce(&Path) -> Result<Report>) -> ModelError {
+    let folder = target.parent().unwrap();
+    let names = || {
+        let mut names: Vec<_> =
+            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    let error = run(target).unwrap_err();
+    assert_eq!(names(), before, "{error}");
+    error
+}
