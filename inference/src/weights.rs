@@ -8,6 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use serde::Deserialize;
 
 use crate::error::{ModelError, Result};
+use crate::torch_file::TorchDtype;
 
 pub(crate) const ONE_FILE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
@@ -21,6 +22,7 @@ pub struct Weights {
 
 enum Source {
     Files(MmapedSafetensors),
+    Checkpoint(Box<crate::convert::Source>),
     /// Standard deviation of every matrix.
     Random(f64),
 }
@@ -49,6 +51,11 @@ impl Weights {
         Ok(Self { source: Source::Files(mapped), dtype, device: device.clone() })
     }
 
+    /// The tensors of a checkpoint of either kind: a Megatron one is put together from its ranks, tensor by tensor.
+    pub fn of_source(source: crate::convert::Source, dtype: DType, device: &Device) -> Self {
+        Self { source: Source::Checkpoint(Box::new(source)), dtype, device: device.clone() }
+    }
+
     /// Random matrices of standard deviation 0.02 and norms of one, for measuring speed without a checkpoint.
     pub fn random(dtype: DType, device: &Device) -> Self {
         Self { source: Source::Random(0.02), dtype, device: device.clone() }
@@ -68,7 +75,8 @@ impl Weights {
     pub(crate) fn is_fused(&self, name: &str) -> bool {
         match &self.source {
             Source::Files(files) => files.get(name).is_ok(),
-            Source::Random(_) => false,
+            // It has the per-expert names, whatever is in its files.
+            Source::Checkpoint(_) | Source::Random(_) => false,
         }
     }
 
@@ -84,6 +92,13 @@ impl Weights {
                     return Err(ModelError::MissingTensor { name: name.to_owned(), help });
                 }
                 files.load(name, &self.device)?
+            }
+            Source::Checkpoint(source) => {
+                let help = "is this a merged LLaVA-OneVision-2 checkpoint?";
+                let missing = || ModelError::MissingTensor { name: name.to_owned(), help };
+                let (dtype, shape) = source.dtype(name).zip(source.shape(name)).ok_or_else(missing)?;
+                let bytes = source.bytes(name)?.ok_or_else(missing)?;
+                Tensor::from_raw_buffer(&bytes, candle_dtype(dtype)?, shape, &self.device)?
             }
             Source::Random(deviation) => match shape {
                 [_] if name.ends_with("bias") => Tensor::zeros(shape, self.dtype, &self.device)?,
@@ -103,6 +118,20 @@ impl Weights {
         }
         Ok(tensor.to_dtype(self.dtype)?)
     }
+}
+
+fn candle_dtype(dtype: TorchDtype) -> Result<DType> {
+    Ok(match dtype {
+        TorchDtype::BFloat16 => DType::BF16,
+        TorchDtype::Half => DType::F16,
+        TorchDtype::Float => DType::F32,
+        TorchDtype::Double => DType::F64,
+        TorchDtype::Float8E4M3 => DType::F8E4M3,
+        other => {
+            let detail = format!("its tensors are {other}, which is not computed with");
+            return Err(ModelError::Config { name: "the checkpoint".into(), detail });
+        }
+    })
 }
 
 /// The safetensors files of a Hugging Face model directory.

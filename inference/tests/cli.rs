@@ -90,3 +90,52 @@ fn wrong_usage_has_its_own_status() {
     let missing = packd_model(&["leak-check", "x.tar", "--model", "/nonexistent"]);
     assert_eq!(missing.status.code(), Some(66), "{missing:?}");
 }
+
+#[test]
+fn convert_takes_its_own_flags_and_those_of_the_reference_converter() {
+    let folder = tempfile::tempdir().unwrap();
+    let hf = tiny_model();
+    let hf = hf.to_str().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let own = path("own");
+    let done = packd_model(&["convert", hf, &own, "--to", "mcore", "--tp", "2", "--pipeline-split", "0,1,1"]);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    assert!(stdout(&done).contains("6 files"), "{}", stdout(&done));
+    let reference = path("reference");
+    let done = packd_model(&[
+        "convert",
+        "--load_platform=huggingface",
+        "--save_platform=mcore",
+        "--load_ckpt_path",
+        hf,
+        "--save_ckpt_path",
+        &reference,
+        "--tensor_model_parallel_size=2",
+        "--pipeline_model_parallel_size=3",
+        "--custom_pipeline_layers=0,1,1",
+        "--json",
+    ]);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let report: serde_json::Value = serde_json::from_str(&stdout(&done)).unwrap();
+    assert_eq!(report["files"], 6);
+    let file = "release/mp_rank_01_002/model_optim_rng.pt";
+    let [one, other] = [own.clone(), reference].map(|dir| std::fs::read(Path::new(&dir).join(file)).unwrap());
+    assert!(one == other);
+
+    let back = path("back");
+    let done = packd_model(&["convert", &own, &back, "--to", "hf", "--hf", hf]);
+    assert!(stdout(&done).contains("copied: config.json, generation_config.json"), "{}", stdout(&done));
+    for (args, code, said) in [
+        (vec!["convert", hf, &back, "--to", "mcore"], 73, "is there already"),
+        (vec!["convert", hf, &path("new"), "--to", "mcore", "--tp", "3"], 78, "num_key_value_heads"),
+        (vec!["convert", &own, &path("new"), "--to", "hf"], 65, "--hf DIR"),
+        (vec!["convert", hf, "--to", "mcore"], 64, "TARGET"),
+        (vec!["convert", hf, &path("new"), "--to", "hf", "--max-shard-size", "0GB"], 64, "a size is"),
+    ] {
+        let done = packd_model(&args);
+        let text = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(code), "{text}");
+        assert!(text.contains(said), "{text}");
+    }
+    assert!(!Path::new(&path("new")).exists());
+}

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
 
-use super::Format;
 use super::error::ConvertError;
 use super::model::Model;
 use super::stream::HfTensors;
+use super::{Format, names};
 use crate::error::Result;
 use crate::torch_file::{Bytes, TorchDtype};
 use crate::weights;
@@ -107,6 +107,9 @@ impl Found {
         let (header, metadata) = SafeTensors::read_metadata(&bytes).map_err(damaged)?;
         SafeTensors::deserialize(&bytes).map_err(damaged)?;
         for (name, info) in metadata.tensors() {
+            if names::is_computed(&name) {
+                continue;
+            }
             let dtype = torch_dtype(info.dtype)
                 .ok_or_else(|| wrong(format!("{name} is {:?}, which is not converted", info.dtype)))?;
             let cols = info.shape.iter().skip(1).product();

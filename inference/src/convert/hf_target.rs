@@ -11,6 +11,7 @@ use super::error::ConvertError;
 use super::model::Model;
 use super::pieces::Piece;
 use super::stream::{HfTensors, PieceReader};
+use super::sync::Syncer;
 use super::{HfOptions, Report};
 use crate::error::{ModelError, Result};
 use crate::torch_file::{TensorSpec, TorchDtype};
@@ -26,7 +27,7 @@ pub(super) fn write(
     carried: &Path,
     options: &HfOptions,
 ) -> Result<Report> {
-    let mut report = Report::default();
+    let (mut report, mut syncer) = (Report::default(), Syncer::default());
     let shards = shards(model, source, options.shard_bytes)?;
     let mut map = BTreeMap::new();
     let count = shards.len();
@@ -40,10 +41,10 @@ pub(super) fn write(
             second.dtype.size().cmp(&first.dtype.size()).then(one.cmp(other))
         });
         let path = dir.join(&name);
-        write_shard(&path, &shard, source, &mut report)
-            .map_err(|source| ModelError::Write { path: path.clone(), source })?;
+        write_shard(&path, &shard, source, &mut report, &mut syncer)?;
         map.extend(shard.iter().map(|(tensor, _)| ((*tensor).to_owned(), name.clone())));
     }
+    syncer.wait()?;
     if count > 1 {
         let index = json!({ "metadata": { "total_size": report.bytes }, "weight_map": map });
         let path = dir.join(weights::INDEX);
@@ -88,7 +89,10 @@ fn write_shard(
     shard: &[Tensor<'_>],
     source: &dyn HfTensors,
     report: &mut Report,
-) -> std::io::Result<()> {
+    syncer: &mut Syncer,
+) -> Result<()> {
+    let failed = |source| ModelError::Write { path: path.to_owned(), source };
+    let json = |error: serde_json::Error| failed(error.into());
     let mut header = String::from(r#"{"__metadata__":{"format":"pt"}"#);
     let mut end = 0;
     for (name, spec) in shard {
@@ -99,29 +103,35 @@ fn write_shard(
             shape: &spec.shape,
             data_offsets: [start, end],
         };
-        header += &format!(",{}:{}", serde_json::to_string(name)?, serde_json::to_string(&info)?);
+        header += &format!(
+            ",{}:{}",
+            serde_json::to_string(name).map_err(json)?,
+            serde_json::to_string(&info).map_err(json)?
+        );
         report.add(spec);
     }
     header.push('}');
     // The tensors start at a multiple of 8 bytes.
     let length = header.len().next_multiple_of(8);
-    let mut out = BufWriter::with_capacity(1 << 20, File::create_new(path)?);
-    out.write_all(&(length as u64).to_le_bytes())?;
-    write!(out, "{header:<length$}")?;
+    let mut out = BufWriter::with_capacity(1 << 20, File::create_new(path).map_err(failed)?);
+    out.write_all(&(length as u64).to_le_bytes()).map_err(failed)?;
+    write!(out, "{header:<length$}").map_err(failed)?;
     for (name, spec) in shard {
         let (rows, cols) = (spec.shape[0], spec.shape[1..].iter().product());
         let piece = Piece { part: 0, rows: 0..rows, cols: 0..cols, filler: false };
         let mut reader = PieceReader::new(source, vec![*name], vec![piece], spec.dtype.size());
-        std::io::copy(&mut reader, &mut out)?;
+        let written = std::io::copy(&mut reader, &mut out).map_err(failed)?;
+        syncer.wrote(written, out.get_ref())?;
     }
-    let file = out.into_inner().map_err(|error| error.into_error())?;
-    let written = file.metadata()?.len();
+    let file = out.into_inner().map_err(|error| failed(error.into_error()))?;
+    let written = file.metadata().map_err(failed)?.len();
     if written != (8 + length + end) as u64 {
-        return Err(std::io::Error::other(format!("{written} bytes were written, not {}", 8 + length + end)));
+        let detail = format!("{written} bytes were written, not {}", 8 + length + end);
+        return Err(failed(std::io::Error::other(detail)));
     }
-    file.sync_all()?;
     report.files += 1;
-    Ok(())
+    let path = path.to_owned();
+    syncer.run(move || file.sync_all().map_err(|source| ModelError::Write { path, source }))
 }
 
 #[derive(serde::Serialize)]

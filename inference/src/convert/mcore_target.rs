@@ -7,6 +7,7 @@ use super::model::{Entry, Model};
 use super::pieces::{Cut, cut};
 use super::sharding::{Rank, Sharding, join};
 use super::stream::{HfTensors, PieceReader};
+use super::sync::Syncer;
 use super::{McoreOptions, Report, names};
 use crate::error::{ModelError, Result};
 use crate::layout::{RANK_FILE, Saved, TRACKER};
@@ -21,13 +22,14 @@ pub(super) fn write(
     options: &McoreOptions,
 ) -> Result<Report> {
     let folder = Saved::Release.folder().unwrap_or_default();
-    let mut report = Report::default();
+    let (mut report, mut syncer) = (Report::default(), Syncer::default());
     for rank in sharding.ranks() {
         let dir = dir.join(&folder).join(sharding.style().name(rank.tp, rank.pp, rank.ep));
         std::fs::create_dir_all(&dir).map_err(|source| ModelError::Write { path: dir.clone(), source })?;
         let file = RankWriter { model, source, sharding, options, rank };
-        file.write(&dir.join(RANK_FILE), &mut report)?;
+        file.write(&dir.join(RANK_FILE), &mut report, &mut syncer)?;
     }
+    syncer.wait()?;
     // Last: a checkpoint without it is not found.
     let tracker = dir.join(TRACKER);
     std::fs::write(&tracker, format!("{folder}\n"))
@@ -44,7 +46,7 @@ struct RankWriter<'a> {
 }
 
 impl RankWriter<'_> {
-    fn write(&self, path: &Path, report: &mut Report) -> Result<()> {
+    fn write(&self, path: &Path, report: &mut Report, syncer: &mut Syncer) -> Result<()> {
         let (mut pairs, mut cuts) = (Vec::new(), Vec::new());
         for (entry, name) in self.sharding.held(self.model, self.rank) {
             let dtype = dtype(entry, self.source)?;
@@ -72,9 +74,11 @@ impl RankWriter<'_> {
         for (entry, pieces, spec) in cuts {
             let names = entry.parts.iter().map(|(name, _)| name.as_str()).collect();
             let mut reader = PieceReader::new(self.source, names, pieces, spec.dtype.size());
-            writer.tensor_from(&mut reader, spec.bytes().unwrap_or(usize::MAX))?;
+            let bytes = spec.bytes().unwrap_or(usize::MAX);
+            writer.tensor_from(&mut reader, bytes)?;
+            syncer.wrote(bytes as u64, writer.file())?;
         }
-        writer.finish()?;
+        syncer.run(move || Ok(writer.finish()?))?;
         report.files += 1;
         Ok(())
     }

@@ -12,7 +12,7 @@
 //! * `names`: the names of both sides, and how each tensor is cut; `model`: the tensors of one model;
 //! * `sharding`: which rank has what; `pieces`: which rows those are (interleaving, gates, padding);
 //! * `hf_source`, `mcore_source` (with `ranks`): tensors by Hugging Face name; `stream`: their bytes in a new order;
-//! * `hf_target`, `mcore_target`, `target`: writing.
+//! * `hf_target`, `mcore_target`, `target`, `sync`: writing.
 
 mod error;
 mod hf_source;
@@ -26,6 +26,7 @@ mod ranks;
 mod sharding;
 mod source;
 mod stream;
+mod sync;
 mod target;
 
 use std::path::PathBuf;

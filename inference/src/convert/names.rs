@@ -163,5 +163,10 @@ pub(super) fn extra_state(weight: &str) -> Option<String> {
     (is_linear || module == PRE_NORM).then(|| format!("{module}._extra_state"))
 }
 
+/// Frequencies of a rotary embedding, which some checkpoints keep: they follow from `config.json`.
+pub(super) fn is_computed(name: &str) -> bool {
+    name.ends_with(".inv_freq")
+}
+
 /// The one norm that has such a state.
 pub(super) const PRE_NORM: &str = "vision_model.pre_layernorm";

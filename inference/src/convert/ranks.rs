@@ -158,7 +158,7 @@ impl RankFile {
         let file = TorchFile::open(&layout.rank_path(rank.tp, rank.pp, rank.ep))?;
         let (mut tensors, mut found) = (Vec::new(), BTreeMap::new());
         for (_, name, node) in file.model() {
-            if name.ends_with("_extra_state") {
+            if name.ends_with("_extra_state") || names::is_computed(name) {
                 continue;
             }
             let Some(info) = node.as_tensor() else {

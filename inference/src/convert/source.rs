@@ -1,5 +1,6 @@
 //! A checkpoint of either kind, read under the names of Hugging Face.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use super::error::ConvertError;
@@ -19,6 +20,7 @@ pub struct Source {
     pub(super) model: Model,
     format: Format,
     tensors: Box<dyn HfTensors>,
+    shapes: HashMap<String, Vec<usize>>,
 }
 
 impl Source {
@@ -34,7 +36,7 @@ impl Source {
             Some(format) => format,
             None => look(dir)?,
         };
-        let (config, tensors): (_, Box<dyn HfTensors>) = match format {
+        let (model, tensors): (_, Box<dyn HfTensors>) = match format {
             Format::Hf => {
                 let model = Model::new(ModelConfig::read(dir)?);
                 let tensors = HfSource::open(dir, &model)?;
@@ -53,7 +55,8 @@ impl Source {
                 (model, Box::new(tensors))
             }
         };
-        Ok(Self { model: config, format, tensors })
+        let shapes = model.hf_tensors().map(|(name, shape)| (name.to_owned(), shape.to_vec())).collect();
+        Ok(Self { model, format, tensors, shapes })
     }
 
     /// Which kind it is.
@@ -76,12 +79,17 @@ impl Source {
         self.tensors.dtype(name)
     }
 
+    /// The shape of a tensor; none when the model has no such tensor.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.shapes.get(name).map(Vec::as_slice)
+    }
+
     /// The bytes of a tensor in row-major order, little-endian; none when the model has no such tensor.
     ///
     /// # Errors
     /// [`ModelError::TorchFile`].
     pub fn bytes(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        let Some((_, shape)) = self.names().find(|(it, _)| *it == name) else { return Ok(None) };
+        let Some(shape) = self.shape(name) else { return Ok(None) };
         let cols = shape[1..].iter().product();
         let mut bytes = Vec::new();
         self.tensors.read(name, 0..shape[0], 0..cols, &mut bytes)?;

@@ -1,5 +1,6 @@
 //! Writing torch files, one tensor at a time.
 
+use std::fs::File;
 use std::io::{BufWriter, Cursor, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
@@ -26,6 +27,8 @@ const BUFFER: usize = 1 << 20;
 /// as neither [`PyValue::BytesIo`] nor another style of attributes than the default is in it.
 pub struct TorchFileWriter {
     path: PathBuf,
+    /// The same file as in the archive.
+    file: File,
     archive: Archive<BufWriter<NamedTempFile>>,
 }
 
@@ -54,13 +57,19 @@ impl TorchFileWriter {
         let plain =
             |name: &&str| !name.is_empty() && !name.starts_with('.') && !name.contains(['\\', ':', '\0']);
         let stem = path.file_stem().and_then(|stem| stem.to_str()).filter(plain).unwrap_or("archive");
+        let same = file.as_file().try_clone().map_err(failed)?;
         let archive = Archive::start(BufWriter::with_capacity(BUFFER, file), stem, value);
-        Ok(Self { path: path.to_owned(), archive: archive.map_err(|fault| fault.named(path))? })
+        Ok(Self { path: path.to_owned(), file: same, archive: archive.map_err(|fault| fault.named(path))? })
     }
 
     /// The tensor whose bytes come next.
     pub fn next_tensor(&self) -> Option<&TensorSpec> {
         self.archive.tensors.get(self.archive.done).map(|planned| &planned.spec)
+    }
+
+    /// The file, to start syncing it before the end.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
     }
 
     /// Writes the next tensor: its elements in row-major order, little-endian.

@@ -3,7 +3,7 @@
 use packd_inference::convert::{ConvertTo, Format, HfOptions, PatchEmbed, Source, SourceOptions, convert};
 use packd_inference::layout::{AskedDegrees, Checkpoint};
 use packd_inference::torch_file::TorchFile;
-use packd_inference::{ModelConfig, Weights};
+use packd_inference::{LlavaOnevision2, ModelConfig, Weights};
 
 use packd_inference::candle_core::{DType, Device};
 use packd_inference::convert::McoreOptions;
@@ -109,9 +109,24 @@ fn a_source_is_read_by_hugging_face_names_whatever_it_is() {
     assert_eq!(source.names().count(), original.len());
     for (name, shape) in source.names() {
         assert_eq!(shape, original[name].1);
+        assert_eq!(source.shape(name), Some(shape));
         assert!(source.bytes(name).unwrap().unwrap() == original[name].2, "{name}");
     }
     assert_eq!(source.bytes("lm_head.bias").unwrap(), None);
+
+    // A model can be made of it: what it computes with are the same tensors.
+    let shapes: Vec<(String, Vec<usize>)> =
+        source.names().map(|(name, shape)| (name.to_owned(), shape.to_vec())).collect();
+    let of_ranks = Weights::of_source(source, DType::F32, &Device::Cpu);
+    let of_files = Weights::read(&hf, DType::F32, &Device::Cpu).unwrap();
+    for (name, shape) in shapes {
+        let [one, other] = [&of_ranks, &of_files].map(|weights| {
+            weights.get(&name, &shape).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap()
+        });
+        assert!(one == other, "{name}");
+    }
+    assert!(of_ranks.get("lm_head.bias", &[512]).unwrap_err().to_string().contains("lm_head.bias"));
+    LlavaOnevision2::new(ModelConfig::read(&hf).unwrap(), &of_ranks).unwrap();
 }
 
 #[test]
@@ -119,6 +134,8 @@ fn fused_experts_are_split() {
     let folder = tempfile::tempdir().unwrap();
     let (hf, fused) = (tiny("tiny_moe"), folder.path().join("fused"));
     changed_hf(&hf, &fused, |tensors| {
+        let norm = tensors["model.language_model.norm.weight"].clone();
+        tensors.insert("model.language_model.rotary_emb.inv_freq".into(), norm);
         for layer in 0..2 {
             let name = format!("model.language_model.layers.{layer}.mlp.experts");
             let (mut gate_up, mut down) = (Vec::new(), Vec::new());
