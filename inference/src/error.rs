@@ -84,6 +84,12 @@ pub enum ModelError {
     /// A checkpoint that cannot be converted.
     #[error(transparent)]
     Convert(#[from] crate::convert::ConvertError),
+    /// Parts that do not make a whole model.
+    #[error("the parts do not make a model, nothing was written:\n  {}", problems.join("\n  "))]
+    Merge {
+        /// Everything that is wrong, with the names of the tensors.
+        problems: Vec<String>,
+    },
     /// A file of `torch.save`.
     #[error(transparent)]
     TorchFile(#[from] crate::torch_file::TorchFileError),

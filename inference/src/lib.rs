@@ -3,6 +3,7 @@
 //! * [`LlavaOnevision2`] runs a Hugging Face checkpoint, dense or with experts, in f32, bf16 or f16.
 //! * [`AttentionDomains`] are the boundaries of sequences in one row; a [`PackedBatch`] cannot be made without them.
 //! * [`leak`] compares a pack with each of its sub-samples alone.
+//! * [`merge`] makes such a checkpoint of a vision tower, a decoder and a processor.
 //! * [`torch_file`] reads and writes files of `torch.save`; [`layout`] says what a Megatron checkpoint holds,
 //!   [`convert`] makes one of a Hugging Face checkpoint, the other way round, or of other degrees.
 
@@ -25,6 +26,7 @@ mod layers;
 pub mod layout;
 pub mod leak;
 mod loss;
+pub mod merge;
 mod model;
 pub mod packed_shards;
 pub mod pixels;

@@ -6,6 +6,7 @@ mod forward;
 mod generate;
 mod layout;
 mod leak_check;
+mod merge;
 mod pixels;
 
 use std::collections::HashMap;
@@ -66,6 +67,10 @@ enum Command {
     Layout(layout::LayoutArgs),
     /// Convert a checkpoint between Hugging Face and Megatron, or to other parallel degrees
     Convert(convert::ConvertArgs),
+    /// Merge a vision tower, a decoder and a processor into one checkpoint
+    Merge(merge::MergeArgs),
+    /// Compare the tensors of a merged checkpoint with its sources
+    Validate(merge::ValidateArgs),
     /// Measure tokens a second packed, padded and one at a time
     Bench(bench::BenchArgs),
 }
@@ -211,6 +216,8 @@ pub fn main() -> ExitCode {
         Command::Pixels(args) => pixels::run(args),
         Command::Layout(args) => layout::run(args),
         Command::Convert(args) => convert::run(args),
+        Command::Merge(args) => merge::run(args),
+        Command::Validate(args) => merge::run_validate(args),
         Command::Bench(args) => bench::run(args),
     };
     done.unwrap_or_else(|error| {

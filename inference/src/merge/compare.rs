@@ -1,0 +1,90 @@
+//! A merged checkpoint against its sources, bit for bit.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::source::{Role, Source};
+use super::{MergePlan, Recipe};
+use crate::error::{ModelError, Result};
+
+/// A tensor that is not what its sources make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// Its name in the checkpoint.
+    pub key: String,
+    /// What differs.
+    pub detail: String,
+}
+
+/// What came of comparing a checkpoint with its sources.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Comparison {
+    /// Tensors whose bytes are those of the sources in the checkpoint's dtype.
+    pub equal: usize,
+    /// Tensors that no source has: those of an adapter that was not given.
+    pub unknown: usize,
+    /// Tensors that differ, are missing, or are more than the model has.
+    pub differences: Vec<Difference>,
+}
+
+impl MergePlan {
+    /// Compares the tensors of a merged checkpoint with what the sources make, each in the dtype that the checkpoint has
+    /// it in; one tensor is in memory at a time. The seed does not count: tensors of an adapter that was not given are
+    /// only counted.
+    ///
+    /// # Errors
+    /// [`ModelError::Merge`] when the sources do not make a model; what reading the checkpoint says.
+    pub fn compare(&self, checkpoint: &Path) -> Result<Comparison> {
+        if !self.report.problems.is_empty() {
+            let problems = self.report.problems.iter().map(ToString::to_string).collect();
+            return Err(ModelError::Merge { problems });
+        }
+        let merged = Source::open(Role::Llm, checkpoint)?;
+        let mut done = Comparison { equal: 0, unknown: 0, differences: Vec::new() };
+        for planned in &self.tensors {
+            let Some(found) = merged.tensors.get(&planned.name) else {
+                done.differ(&planned.name, "it is not in the checkpoint".into());
+                continue;
+            };
+            let dtype = match &found.dtype {
+                Ok(dtype) => *dtype,
+                Err(other) => {
+                    done.differ(&planned.name, format!("it is {other} in the checkpoint"));
+                    continue;
+                }
+            };
+            if found.shape != planned.shape {
+                let (found, expected) = (&found.shape, &planned.shape);
+                done.differ(&planned.name, format!("its shape is {found:?}, of the sources {expected:?}"));
+                continue;
+            }
+            if matches!(planned.recipe, Recipe::First(_)) {
+                done.unknown += 1;
+                continue;
+            }
+            let (ours, theirs) = (self.tensor_bytes(planned, dtype)?, merged.bytes(found)?);
+            if ours == theirs {
+                done.equal += 1;
+                continue;
+            }
+            let size = dtype.size_in_bytes();
+            let pairs = ours.chunks(size).zip(theirs.chunks(size));
+            let differing = pairs.filter(|(ours, theirs)| ours != theirs).count();
+            let all = planned.elements();
+            done.differ(&planned.name, format!("{differing} of {all} elements are not those of the sources"));
+        }
+        let known: std::collections::BTreeSet<&str> =
+            self.tensors.iter().map(|planned| planned.name.as_str()).collect();
+        for key in merged.tensors.keys().filter(|key| !known.contains(key.as_str())) {
+            done.differ(key, "the model has no such tensor".into());
+        }
+        Ok(done)
+    }
+}
+
+impl Comparison {
+    fn differ(&mut self, key: &str, detail: String) {
+        self.differences.push(Difference { key: key.to_owned(), detail });
+    }
+}

@@ -1,0 +1,86 @@
+//! First values of a merger that no source has: those that `torch.nn.Linear` and `torch.nn.LayerNorm` begin with.
+
+use candle_core::DType;
+use half::{bf16, f16};
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{Rng, SeedableRng};
+
+use super::target::MERGER;
+
+/// How a tensor begins.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Initial {
+    /// The weight of a norm.
+    Ones,
+    /// The bias of a norm.
+    Zeros,
+    /// Uniform in [-bound, bound), bound = 1/√inputs: torch's `kaiming_uniform_` with a = √5 for the weight of a linear
+    /// layer, and the same bound for its bias.
+    Uniform {
+        /// 1/√inputs.
+        bound: f32,
+        /// Of all tensors of a merger, which.
+        stream: u64,
+    },
+}
+
+/// How the tensor of the merger named `name` begins; `inputs` is the width of the merger's blocks.
+pub(super) fn of_merger(name: &str, inputs: usize) -> Initial {
+    let bound = 1.0 / (inputs as f32).sqrt();
+    let uniform = |stream| Initial::Uniform { bound, stream };
+    match name.strip_prefix(MERGER) {
+        Some("ln_q.weight") => Initial::Ones,
+        Some("mlp.0.weight") => uniform(0),
+        Some("mlp.0.bias") => uniform(1),
+        Some("mlp.2.weight") => uniform(2),
+        Some("mlp.2.bias") => uniform(3),
+        _ => Initial::Zeros,
+    }
+}
+
+impl Initial {
+    /// `elements` values as little-endian numbers.
+    ///
+    /// Each tensor has a generator of its own, xoshiro256++ seeded (by SplitMix64) with 4 · seed + stream. A value is
+    /// (2u - 1) · bound in f32, u being the upper 24 bits of a number over 2²⁴, and is then rounded to `dtype`.
+    pub(super) fn bytes(self, elements: usize, seed: u64, dtype: DType) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(elements * dtype.size_in_bytes());
+        let mut put = |value: f32| match dtype {
+            DType::BF16 => bytes.extend_from_slice(&bf16::from_f32(value).to_le_bytes()),
+            DType::F16 => bytes.extend_from_slice(&f16::from_f32(value).to_le_bytes()),
+            _ => bytes.extend_from_slice(&value.to_le_bytes()),
+        };
+        match self {
+            Self::Ones => (0..elements).for_each(|_| put(1.0)),
+            Self::Zeros => (0..elements).for_each(|_| put(0.0)),
+            Self::Uniform { bound, stream } => {
+                let seed = seed.wrapping_mul(4).wrapping_add(stream);
+                let mut generator = Xoshiro256PlusPlus::seed_from_u64(seed);
+                for _ in 0..elements {
+                    let unit = (generator.next_u64() >> 40) as f32 / (1_u32 << 24) as f32;
+                    put((2.0 * unit - 1.0) * bound);
+                }
+            }
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_lie_within_the_bound_of_torch_and_are_spread() {
+        let bytes = of_merger("model.visual.merger.mlp.0.weight", 256).bytes(65536, 7, DType::F32);
+        let values: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|it| f32::from_le_bytes(*it)).collect();
+        assert!(values.iter().all(|value| value.abs() <= 1.0 / 16.0));
+        let mean = values.iter().sum::<f32>() / 65536.0;
+        let variance = values.iter().map(|value| value * value).sum::<f32>() / 65536.0;
+        assert!(mean.abs() < 1e-3, "{mean}");
+        // Of a uniform distribution: bound²/3.
+        assert!((variance * 768.0 - 1.0).abs() < 0.02, "{variance}");
+        // Computed elsewhere from the published algorithms: they must not change with a library.
+        assert_eq!(values[..2], [0.050_355_51, -0.012_248_196]);
+    }
+}

@@ -1,0 +1,176 @@
+//! The merged checkpoint on disk: all of it, or nothing.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use candle_core::DType;
+use safetensors::tensor::{View, serialize_to_file};
+use safetensors::{Dtype, SafeTensorError};
+use serde_json::{Value as Json, json};
+
+use super::carried::Carried;
+use super::{MergePlan, Planned};
+use crate::error::{ModelError, Result};
+
+/// Writes a plan without problems into a folder that appears when it is whole.
+pub(super) fn write(plan: &MergePlan, out: &Path) -> Result<()> {
+    refuse_existing(out)?;
+    let (parent, name) = (parent(out), out.file_name().unwrap_or_default());
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| ModelError::Write { path, source }
+    };
+    std::fs::create_dir_all(&parent).map_err(failed(&parent))?;
+    let prefix = format!(".{}.", name.to_string_lossy());
+    let mut builder = tempfile::Builder::new();
+    // A folder as mkdir makes it, not one for its owner alone.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
+    let folder = builder.prefix(&prefix).tempdir_in(&parent).map_err(failed(&parent))?;
+    fill(plan, folder.path())?;
+    refuse_existing(out)?;
+    std::fs::rename(folder.path(), out).map_err(failed(out))?;
+    // Its folder has another name now.
+    let _ = folder.keep();
+    Ok(())
+}
+
+/// The folder that another lies in.
+fn parent(out: &Path) -> PathBuf {
+    out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
+}
+
+/// Nothing is ever written over.
+pub(super) fn refuse_existing(out: &Path) -> Result<()> {
+    let refuse = |kind: std::io::ErrorKind, why: &str| {
+        Err(ModelError::Write { path: out.to_owned(), source: std::io::Error::new(kind, why.to_owned()) })
+    };
+    if out.file_name().is_none() {
+        return refuse(std::io::ErrorKind::InvalidInput, "this is no name for a new folder");
+    }
+    if out.symlink_metadata().is_ok() {
+        return refuse(std::io::ErrorKind::AlreadyExists, "it exists; give the name of a new folder");
+    }
+    Ok(())
+}
+
+fn fill(plan: &MergePlan, folder: &Path) -> Result<()> {
+    for (name, carried) in &plan.carried {
+        let to = folder.join(name);
+        match carried {
+            Carried::Text(text) => put(&to, text)?,
+            Carried::Copy(from) => {
+                std::fs::copy(from, &to).map_err(|source| ModelError::Write { path: to, source })?;
+            }
+        }
+    }
+    put(&folder.join("generation_config.json"), &pretty(&plan.settings.generation))?;
+    let config = folder.join("config.json");
+    put(&config, &pretty(&plan.settings.config))?;
+    let shards = shards(plan);
+    let mut map = BTreeMap::new();
+    for (number, shard) in (1..).zip(&shards) {
+        let name = match shards.len() {
+            1 => "model.safetensors".to_owned(),
+            all => format!("model-{number:05}-of-{all:05}.safetensors"),
+        };
+        let path = folder.join(&name);
+        write_shard(plan, shard, &path)?;
+        // The library makes files that are for their owner alone.
+        let permissions = std::fs::metadata(&config).map(|it| it.permissions());
+        permissions
+            .and_then(|it| std::fs::set_permissions(&path, it))
+            .map_err(|source| ModelError::Write { path, source })?;
+        map.extend(shard.iter().map(|planned| (planned.name.as_str(), name.clone())));
+    }
+    if shards.len() > 1 {
+        let elements: usize = plan.tensors.iter().map(Planned::elements).sum();
+        let metadata = json!({"total_parameters": elements, "total_size": plan.report.bytes});
+        let index = json!({"metadata": metadata, "weight_map": map});
+        put(&folder.join("model.safetensors.index.json"), &pretty(&index))?;
+    }
+    Ok(())
+}
+
+fn put(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).map_err(|source| ModelError::Write { path: path.to_owned(), source })
+}
+
+/// JSON for people, with a line feed at its end.
+pub(super) fn pretty(json: &Json) -> String {
+    format!("{json:#}\n")
+}
+
+/// Tensors in the order of the model, in files of a size; one that is larger has a file of its own.
+fn shards(plan: &MergePlan) -> Vec<Vec<&Planned>> {
+    let mut shards: Vec<Vec<&Planned>> = vec![Vec::new()];
+    let mut size = 0;
+    for planned in &plan.tensors {
+        let bytes = planned.bytes(plan.options.dtype);
+        if let Some(last) = shards.last_mut()
+            && (size + bytes <= plan.options.shard_bytes || last.is_empty())
+        {
+            last.push(planned);
+            size += bytes;
+            continue;
+        }
+        shards.push(vec![planned]);
+        size = bytes;
+    }
+    shards
+}
+
+/// A tensor whose bytes are made when the library writes them: one at a time.
+struct Lazy<'a> {
+    plan: &'a MergePlan,
+    planned: &'a Planned,
+    failure: &'a Mutex<Option<ModelError>>,
+}
+
+impl View for Lazy<'_> {
+    fn dtype(&self) -> Dtype {
+        match self.plan.options.dtype {
+            DType::F32 => Dtype::F32,
+            DType::F16 => Dtype::F16,
+            _ => Dtype::BF16,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.planned.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.plan.tensor_bytes(self.planned, self.plan.options.dtype).unwrap_or_else(|error| {
+            // The library has no way to say so.
+            if let Ok(mut failure) = self.failure.lock() {
+                failure.get_or_insert(error);
+            }
+            Cow::Borrowed(&[])
+        })
+    }
+
+    fn data_len(&self) -> usize {
+        self.planned.elements() * self.plan.options.dtype.size_in_bytes()
+    }
+}
+
+fn write_shard(plan: &MergePlan, shard: &[&Planned], path: &Path) -> Result<()> {
+    let failure = Mutex::new(None);
+    let tensors =
+        shard.iter().map(|planned| (planned.name.as_str(), Lazy { plan, planned, failure: &failure }));
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    serialize_to_file(tensors, Some(metadata), path).map_err(|error| {
+        let source = match error {
+            SafeTensorError::IoError(source) => source,
+            other => std::io::Error::other(other),
+        };
+        ModelError::Write { path: path.to_owned(), source }
+    })?;
+    match failure.into_inner() {
+        Ok(Some(error)) => Err(error),
+        _ => Ok(()),
+    }
+}
