@@ -621,3 +621,31 @@ fn places_that_cannot_be_are_refused() {
     let output = packd_model(&[&["merge"], arguments(&paths, &[]).as_slice()].concat());
     assert_eq!(output.status.code(), Some(64), "{output:?}");
 }
+
+#[test]
+fn tensors_of_many_chunks_are_whole() {
+    let rows = 50_000;
+    let (_folder, llm) = changed("dense", |all| {
+        let values: Vec<f32> = (0..rows * 24).map(|it| (it as f32).sqrt()).collect();
+        let head = Tensor::from_vec(values, (rows, 24), &Device::Cpu).unwrap();
+        all.insert("model.embed_tokens.weight".into(), (&head * -1.0).unwrap());
+        all.insert("lm_head.weight".into(), head);
+    });
+    let config = std::fs::read_to_string(llm.join("config.json")).unwrap();
+    let config = config.replace(r#""vocab_size": 64"#, &format!(r#""vocab_size": {rows}"#));
+    std::fs::write(llm.join("config.json"), config).unwrap();
+    let expected = load_all(&llm);
+    for dtype in [DType::BF16, DType::F32] {
+        let options = MergeOptions { llm: llm.clone(), dtype, ..options("dense") };
+        let (_out, out) = merge(&options);
+        let merged = load_all(&out);
+        for (from, to) in [
+            ("lm_head.weight", "lm_head.weight"),
+            ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight"),
+        ] {
+            assert_equal(to, &merged[to], &expected[from].to_dtype(dtype).unwrap());
+        }
+        let done = MergePlan::new(&options).unwrap().compare(&out).unwrap();
+        assert_eq!((done.equal, done.unknown, done.differences), (47, 0, Vec::new()));
+    }
+}

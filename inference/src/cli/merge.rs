@@ -61,7 +61,7 @@ pub(super) struct MergeArgs {
 }
 
 /// Compares the tensors of a merged checkpoint with the sources that it was made of, bit for bit in the checkpoint's
-/// dtype, one at a time. Exits with 1 when any differs.
+/// dtype. Exits with 1 when any differs.
 #[derive(Args)]
 pub(super) struct ValidateArgs {
     #[command(flatten)]

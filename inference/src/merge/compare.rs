@@ -30,7 +30,7 @@ pub struct Comparison {
 
 impl MergePlan {
     /// Compares the tensors of a merged checkpoint with what the sources make, each in the dtype that the checkpoint has
-    /// it in; one tensor is in memory at a time. The seed does not count: tensors of an adapter that was not given are
+    /// it in, some megabytes at a time. The seed does not count: tensors of an adapter that was not given are
     /// only counted.
     ///
     /// # Errors
@@ -63,14 +63,21 @@ impl MergePlan {
                 done.unknown += 1;
                 continue;
             }
-            let (ours, theirs) = (self.tensor_bytes(planned, dtype)?, merged.bytes(found)?);
-            if ours == theirs {
+            let (theirs, size) = (merged.bytes(found)?, dtype.size_in_bytes());
+            let (mut at, mut differing) = (0, 0);
+            self.stream(planned, dtype, |ours| {
+                let theirs = &theirs[at..at + ours.len()];
+                at += ours.len();
+                if ours != theirs {
+                    let pairs = ours.chunks(size).zip(theirs.chunks(size));
+                    differing += pairs.filter(|(ours, theirs)| ours != theirs).count();
+                }
+                Ok(())
+            })?;
+            if differing == 0 {
                 done.equal += 1;
                 continue;
             }
-            let size = dtype.size_in_bytes();
-            let pairs = ours.chunks(size).zip(theirs.chunks(size));
-            let differing = pairs.filter(|(ours, theirs)| ours != theirs).count();
             let all = planned.elements();
             done.differ(&planned.name, format!("{differing} of {all} elements are not those of the sources"));
         }

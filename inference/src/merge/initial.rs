@@ -1,7 +1,5 @@
 //! First values of a merger that no source has: those that `torch.nn.Linear` and `torch.nn.LayerNorm` begin with.
 
-use candle_core::DType;
-use half::{bf16, f16};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng, SeedableRng};
 
@@ -39,30 +37,21 @@ pub(super) fn of_merger(name: &str, inputs: usize) -> Initial {
 }
 
 impl Initial {
-    /// `elements` values as little-endian numbers.
+    /// The values, without an end.
     ///
     /// Each tensor has a generator of its own, xoshiro256++ seeded (by SplitMix64) with 4 · seed + stream. A value is
-    /// (2u - 1) · bound in f32, u being the upper 24 bits of a number over 2²⁴, and is then rounded to `dtype`.
-    pub(super) fn bytes(self, elements: usize, seed: u64, dtype: DType) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(elements * dtype.size_in_bytes());
-        let mut put = |value: f32| match dtype {
-            DType::BF16 => bytes.extend_from_slice(&bf16::from_f32(value).to_le_bytes()),
-            DType::F16 => bytes.extend_from_slice(&f16::from_f32(value).to_le_bytes()),
-            _ => bytes.extend_from_slice(&value.to_le_bytes()),
-        };
-        match self {
-            Self::Ones => (0..elements).for_each(|_| put(1.0)),
-            Self::Zeros => (0..elements).for_each(|_| put(0.0)),
-            Self::Uniform { bound, stream } => {
-                let seed = seed.wrapping_mul(4).wrapping_add(stream);
-                let mut generator = Xoshiro256PlusPlus::seed_from_u64(seed);
-                for _ in 0..elements {
-                    let unit = (generator.next_u64() >> 40) as f32 / (1_u32 << 24) as f32;
-                    put((2.0 * unit - 1.0) * bound);
-                }
+    /// (2u - 1) · bound in f32, u being the upper 24 bits of a number over 2²⁴.
+    pub(super) fn values(self, seed: u64) -> impl Iterator<Item = f32> {
+        let stream = if let Self::Uniform { stream, .. } = self { stream } else { 0 };
+        let mut generator = Xoshiro256PlusPlus::seed_from_u64(seed.wrapping_mul(4).wrapping_add(stream));
+        std::iter::repeat_with(move || match self {
+            Self::Ones => 1.0,
+            Self::Zeros => 0.0,
+            Self::Uniform { bound, .. } => {
+                let unit = (generator.next_u64() >> 40) as f32 / (1_u32 << 24) as f32;
+                (2.0 * unit - 1.0) * bound
             }
-        }
-        bytes
+        })
     }
 }
 
@@ -72,8 +61,8 @@ mod tests {
 
     #[test]
     fn values_lie_within_the_bound_of_torch_and_are_spread() {
-        let bytes = of_merger("model.visual.merger.mlp.0.weight", 256).bytes(65536, 7, DType::F32);
-        let values: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|it| f32::from_le_bytes(*it)).collect();
+        let weight = of_merger("model.visual.merger.mlp.0.weight", 256);
+        let values: Vec<f32> = weight.values(7).take(65536).collect();
         assert!(values.iter().all(|value| value.abs() <= 1.0 / 16.0));
         let mean = values.iter().sum::<f32>() / 65536.0;
         let variance = values.iter().map(|value| value * value).sum::<f32>() / 65536.0;

@@ -1,8 +1,8 @@
 //! A vision tower, a decoder and a processor, perhaps with an adapter, as one Hugging Face checkpoint.
 //!
 //! [`MergePlan::new`] opens the sources and finds the place of every tensor; nothing but headers is read.
-//! [`MergePlan::report`] says what would be done and everything that is wrong. [`MergePlan::write`] does it, one tensor
-//! at a time, into a folder that appears when it is whole. It refuses as long as anything is wrong: a tensor of a source
+//! [`MergePlan::report`] says what would be done and everything that is wrong. [`MergePlan::write`] does it, some
+//! megabytes at a time, into a folder that appears when it is whole. It refuses as long as anything is wrong: a tensor of a source
 //! that the model does not have, one of the model that no source has (an adapter may be left out: it then gets first
 //! values from a seed), other shapes, integers, one of q, k and v without the others.
 
@@ -15,12 +15,13 @@ mod mapped;
 mod remap;
 mod report;
 mod settings;
+mod shard;
 mod source;
+mod stream;
 mod target;
 mod tokens;
 mod write;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -29,7 +30,6 @@ use candle_core::DType;
 use crate::config::ModelConfig;
 use crate::error::{ModelError, Result};
 use carried::Carried;
-use cast::cast;
 use gather::{Gather, Piece};
 use initial::Initial;
 use settings::Settings;
@@ -206,55 +206,6 @@ impl MergePlan {
             }
             None => Ok(()),
         }
-    }
-
-    /// The bytes of a tensor as `dtype`.
-    fn tensor_bytes(&self, planned: &Planned, dtype: DType) -> Result<Cow<'_, [u8]>> {
-        let pieces = match &planned.recipe {
-            Recipe::First(first) => {
-                return Ok(Cow::Owned(first.bytes(planned.elements(), self.options.seed, dtype)));
-            }
-            Recipe::Pieces(pieces) => pieces,
-        };
-        if let [piece] = pieces.as_slice() {
-            return self.piece_bytes(piece, dtype);
-        }
-        let mut bytes = Vec::with_capacity(planned.elements() * dtype.size_in_bytes());
-        for piece in pieces {
-            bytes.extend_from_slice(&self.piece_bytes(piece, dtype)?);
-        }
-        Ok(Cow::Owned(bytes))
-    }
-
-    fn piece_bytes(&self, piece: &Piece, dtype: DType) -> Result<Cow<'_, [u8]>> {
-        let source = self.sources.iter().find(|source| source.role == piece.role);
-        let tensor = source.and_then(|source| Some((source, source.tensors.get(&piece.key)?)));
-        let Some((source, tensor)) = tensor else { return Ok(Cow::Borrowed(&[])) };
-        // Tensors of other kinds are problems, so they are not written.
-        let Ok(from) = tensor.dtype else { return Ok(Cow::Borrowed(&[])) };
-        let mut bytes = source.bytes(tensor)?;
-        if let Some(elements) = &piece.elements {
-            let size = from.size_in_bytes();
-            let place = elements.start * size..elements.end * size;
-            bytes = match bytes {
-                Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[place]),
-                Cow::Owned(bytes) => Cow::Owned(bytes[place].to_vec()),
-            };
-        }
-        if from == dtype {
-            return Ok(bytes);
-        }
-        let (bytes, lost) = cast(&bytes, from, dtype);
-        if lost > 0 {
-            let problem = format!(
-                "[{}] {lost} numbers of {} are too large for {}; choose bf16 or fp32",
-                piece.role,
-                piece.key,
-                dtype.as_str()
-            );
-            return Err(ModelError::Merge { problems: vec![problem] });
-        }
-        Ok(Cow::Owned(bytes))
     }
 }
 

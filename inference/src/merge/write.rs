@@ -1,17 +1,12 @@
 //! The merged checkpoint on disk: all of it, or nothing.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
-use candle_core::DType;
-use safetensors::tensor::{View, serialize_to_file};
-use safetensors::{Dtype, SafeTensorError};
 use serde_json::{Value as Json, json};
 
 use super::carried::Carried;
-use super::{MergePlan, Planned};
+use super::{MergePlan, Planned, shard};
 use crate::error::{ModelError, Result};
 
 /// Writes a plan without problems into a folder that appears when it is whole.
@@ -67,23 +62,16 @@ fn fill(plan: &MergePlan, folder: &Path) -> Result<()> {
         }
     }
     put(&folder.join("generation_config.json"), &pretty(&plan.settings.generation))?;
-    let config = folder.join("config.json");
-    put(&config, &pretty(&plan.settings.config))?;
+    put(&folder.join("config.json"), &pretty(&plan.settings.config))?;
     let shards = shards(plan);
     let mut map = BTreeMap::new();
-    for (number, shard) in (1..).zip(&shards) {
+    for (number, tensors) in (1..).zip(&shards) {
         let name = match shards.len() {
             1 => "model.safetensors".to_owned(),
             all => format!("model-{number:05}-of-{all:05}.safetensors"),
         };
-        let path = folder.join(&name);
-        write_shard(plan, shard, &path)?;
-        // The library makes files that are for their owner alone.
-        let permissions = std::fs::metadata(&config).map(|it| it.permissions());
-        permissions
-            .and_then(|it| std::fs::set_permissions(&path, it))
-            .map_err(|source| ModelError::Write { path, source })?;
-        map.extend(shard.iter().map(|planned| (planned.name.as_str(), name.clone())));
+        shard::write(plan, tensors, &folder.join(&name))?;
+        map.extend(tensors.iter().map(|planned| (planned.name.as_str(), name.clone())));
     }
     if shards.len() > 1 {
         let elements: usize = plan.tensors.iter().map(Planned::elements).sum();
@@ -120,57 +108,4 @@ fn shards(plan: &MergePlan) -> Vec<Vec<&Planned>> {
         size = bytes;
     }
     shards
-}
-
-/// A tensor whose bytes are made when the library writes them: one at a time.
-struct Lazy<'a> {
-    plan: &'a MergePlan,
-    planned: &'a Planned,
-    failure: &'a Mutex<Option<ModelError>>,
-}
-
-impl View for Lazy<'_> {
-    fn dtype(&self) -> Dtype {
-        match self.plan.options.dtype {
-            DType::F32 => Dtype::F32,
-            DType::F16 => Dtype::F16,
-            _ => Dtype::BF16,
-        }
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.planned.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        self.plan.tensor_bytes(self.planned, self.plan.options.dtype).unwrap_or_else(|error| {
-            // The library has no way to say so.
-            if let Ok(mut failure) = self.failure.lock() {
-                failure.get_or_insert(error);
-            }
-            Cow::Borrowed(&[])
-        })
-    }
-
-    fn data_len(&self) -> usize {
-        self.planned.elements() * self.plan.options.dtype.size_in_bytes()
-    }
-}
-
-fn write_shard(plan: &MergePlan, shard: &[&Planned], path: &Path) -> Result<()> {
-    let failure = Mutex::new(None);
-    let tensors =
-        shard.iter().map(|planned| (planned.name.as_str(), Lazy { plan, planned, failure: &failure }));
-    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    serialize_to_file(tensors, Some(metadata), path).map_err(|error| {
-        let source = match error {
-            SafeTensorError::IoError(source) => source,
-            other => std::io::Error::other(other),
-        };
-        ModelError::Write { path: path.to_owned(), source }
-    })?;
-    match failure.into_inner() {
-        Ok(Some(error)) => Err(error),
-        _ => Ok(()),
-    }
 }

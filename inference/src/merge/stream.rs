@@ -1,0 +1,78 @@
+//! The bytes of a tensor of the merged checkpoint, some megabytes at a time.
+
+use candle_core::DType;
+
+use super::cast::cast;
+use super::gather::Piece;
+use super::{MergePlan, Planned, Recipe};
+use crate::error::{ModelError, Result};
+
+/// Elements that are made at a time.
+const CHUNK: usize = 1 << 20;
+
+impl MergePlan {
+    /// Hands the bytes of a tensor as `dtype` to `each`, in order. Only a tensor of a torch file that is a view with gaps
+    /// is in memory as a whole.
+    pub(super) fn stream(
+        &self,
+        planned: &Planned,
+        dtype: DType,
+        mut each: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        match &planned.recipe {
+            Recipe::Pieces(pieces) => {
+                pieces.iter().try_for_each(|piece| self.stream_piece(piece, dtype, &mut each))
+            }
+            Recipe::First(first) => {
+                let mut values = first.values(self.options.seed);
+                let mut left = planned.elements();
+                while left > 0 {
+                    let count = left.min(CHUNK);
+                    let bytes: Vec<u8> = values.by_ref().take(count).flat_map(f32::to_le_bytes).collect();
+                    each(&cast(&bytes, DType::F32, dtype).0)?;
+                    left -= count;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn stream_piece(
+        &self,
+        piece: &Piece,
+        dtype: DType,
+        each: &mut impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let source = self.sources.iter().find(|source| source.role == piece.role);
+        let tensor = source.and_then(|source| Some((source, source.tensors.get(&piece.key)?)));
+        // A plan is made of tensors that are there; those of other kinds are problems, with which nothing is written.
+        let Some((source, tensor)) = tensor else { return Ok(()) };
+        let Ok(from) = tensor.dtype else { return Ok(()) };
+        let size = from.size_in_bytes();
+        let whole = source.bytes(tensor)?;
+        let bytes = match &piece.elements {
+            Some(elements) => &whole[elements.start * size..elements.end * size],
+            None => &whole,
+        };
+        let mut lost = 0;
+        for chunk in bytes.chunks(CHUNK * size) {
+            if from == dtype {
+                each(chunk)?;
+            } else {
+                let (chunk, infinite) = cast(chunk, from, dtype);
+                lost += infinite;
+                each(&chunk)?;
+            }
+        }
+        if lost == 0 {
+            return Ok(());
+        }
+        let problem = format!(
+            "[{}] {lost} numbers of {} are too large for {}; choose bf16 or fp32",
+            piece.role,
+            piece.key,
+            dtype.as_str()
+        );
+        Err(ModelError::Merge { problems: vec![problem] })
+    }
+}
