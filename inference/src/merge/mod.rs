@@ -2,16 +2,16 @@
 //!
 //! [`MergePlan::new`] opens the sources and finds the place of every tensor; nothing but headers is read.
 //! [`MergePlan::report`] says what would be done and everything that is wrong. [`MergePlan::write`] does it, some
-//! megabytes at a time, into a folder that appears when it is whole. It refuses as long as anything is wrong: a tensor of a source
+//! hundred kilobytes at a time, into a folder that appears when it is whole. It refuses as long as anything is wrong: a tensor of a source
 //! that the model does not have, one of the model that no source has (an adapter may be left out: it then gets first
 //! values from a seed), other shapes, integers, one of q, k and v without the others.
 
 mod carried;
 mod cast;
 mod compare;
+mod file;
 mod gather;
 mod initial;
-mod mapped;
 mod remap;
 mod report;
 mod settings;
@@ -134,7 +134,7 @@ pub struct MergePlan {
 }
 
 impl MergePlan {
-    /// Opens the sources and finds the place of every tensor. They are mapped: do not cut them meanwhile.
+    /// Opens the sources and finds the place of every tensor. Do not change them meanwhile.
     ///
     /// # Errors
     /// [`ModelError::Read`], [`ModelError::Checkpoint`], [`ModelError::TorchFile`] for a source that cannot be read or is

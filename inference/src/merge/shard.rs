@@ -26,7 +26,7 @@ pub(super) fn write(plan: &MergePlan, shard: &[&Planned], path: &Path) -> Result
     let mut file = File::create_new(path).map_err(failed)?;
     file.write_all(&header).map_err(failed)?;
     for planned in shard {
-        // The chunks are megabytes, so that nothing would be gained by another buffer.
+        // The chunks are large enough that nothing would be gained by another buffer.
         plan.stream(planned, plan.options.dtype, |bytes| file.write_all(bytes).map_err(failed))?;
     }
     file.flush().map_err(failed)

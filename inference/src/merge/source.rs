@@ -9,7 +9,7 @@ use candle_core::DType;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::mapped::MappedFile;
+use super::file::SafetensorsFile;
 use crate::error::{ModelError, Result};
 use crate::torch_file::{Node, TensorInfo, TorchDtype, TorchFile, Value};
 
@@ -40,7 +40,8 @@ impl fmt::Display for Role {
 
 /// Where a tensor lies.
 enum Place {
-    Bytes(std::ops::Range<usize>),
+    /// From this byte of a safetensors file.
+    From(u64),
     Torch(TensorInfo),
     /// It is no tensor.
     Nowhere,
@@ -56,7 +57,7 @@ pub(super) struct SourceTensor {
 }
 
 enum File {
-    Safetensors(MappedFile),
+    Safetensors(SafetensorsFile),
     Torch(TorchFile),
 }
 
@@ -135,13 +136,13 @@ impl Source {
 
     fn add_safetensors(&mut self, path: &Path) -> Result<()> {
         let file = self.files.len();
-        let mapped = MappedFile::open(path)?;
-        for (key, found) in mapped.tensors()? {
+        let (opened, tensors) = SafetensorsFile::open(path)?;
+        for (key, found) in tensors {
             let tensor = SourceTensor {
                 file,
                 dtype: found.dtype,
                 shape: found.shape,
-                place: Place::Bytes(found.place),
+                place: Place::From(found.start),
             };
             if self.tensors.insert(key.clone(), tensor).is_some() {
                 self.notes.push(format!(
@@ -151,7 +152,7 @@ impl Source {
                 ));
             }
         }
-        self.files.push(File::Safetensors(mapped));
+        self.files.push(File::Safetensors(opened));
         Ok(())
     }
 
@@ -182,12 +183,34 @@ impl Source {
         Ok(())
     }
 
-    /// The bytes of one of the tensors in row-major order, little-endian.
-    pub(super) fn bytes(&self, tensor: &SourceTensor) -> Result<Cow<'_, [u8]>> {
+    /// The way to the bytes of one of the tensors.
+    ///
+    /// # Errors
+    /// Those of a torch file, when a view with gaps is copied.
+    pub(super) fn reader(&self, tensor: &SourceTensor) -> Result<Reader<'_>> {
         match (&tensor.place, self.files.get(tensor.file)) {
-            (Place::Bytes(place), Some(File::Safetensors(file))) => Ok(Cow::Borrowed(file.bytes(place))),
-            (Place::Torch(info), Some(File::Torch(file))) => Ok(file.tensor_bytes(info)?),
-            _ => Ok(Cow::Borrowed(&[])),
+            (Place::From(start), Some(File::Safetensors(file))) => Ok(Reader::File(file, *start)),
+            (Place::Torch(info), Some(File::Torch(file))) => Ok(Reader::Bytes(file.tensor_bytes(info)?)),
+            _ => Ok(Reader::Bytes(Cow::Borrowed(&[]))),
+        }
+    }
+}
+
+/// The bytes of a tensor in row-major order, little-endian.
+pub(super) enum Reader<'a> {
+    File(&'a SafetensorsFile, u64),
+    Bytes(Cow<'a, [u8]>),
+}
+
+impl Reader<'_> {
+    /// Fills `buffer` with the tensor's bytes from `start`. They must be within it.
+    pub(super) fn read(&self, start: usize, buffer: &mut [u8]) -> Result<()> {
+        match self {
+            Self::File(file, first) => file.read(first + start as u64, buffer),
+            Self::Bytes(bytes) => {
+                buffer.copy_from_slice(&bytes[start..start + buffer.len()]);
+                Ok(())
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The bytes of a tensor of the merged checkpoint, some megabytes at a time.
+//! The bytes of a tensor of the merged checkpoint, some hundred kilobytes at a time.
 
 use candle_core::DType;
 
@@ -7,8 +7,8 @@ use super::gather::Piece;
 use super::{MergePlan, Planned, Recipe};
 use crate::error::{ModelError, Result};
 
-/// Elements that are made at a time.
-const CHUNK: usize = 1 << 20;
+/// Elements that are made at a time: few enough to stay in a processor's cache.
+const CHUNK: usize = 1 << 16;
 
 impl MergePlan {
     /// Hands the bytes of a tensor as `dtype` to `each`, in order. Only a tensor of a torch file that is a view with gaps
@@ -49,13 +49,14 @@ impl MergePlan {
         let Some((source, tensor)) = tensor else { return Ok(()) };
         let Ok(from) = tensor.dtype else { return Ok(()) };
         let size = from.size_in_bytes();
-        let whole = source.bytes(tensor)?;
-        let bytes = match &piece.elements {
-            Some(elements) => &whole[elements.start * size..elements.end * size],
-            None => &whole,
-        };
+        let reader = source.reader(tensor)?;
+        let all = 0..tensor.shape.iter().product();
+        let elements = piece.elements.as_ref().unwrap_or(&all);
+        let mut buffer = vec![0; elements.len().min(CHUNK) * size];
         let mut lost = 0;
-        for chunk in bytes.chunks(CHUNK * size) {
+        for start in elements.clone().step_by(CHUNK) {
+            let chunk = &mut buffer[..(elements.end - start).min(CHUNK) * size];
+            reader.read(start * size, chunk)?;
             if from == dtype {
                 each(chunk)?;
             } else {
