@@ -592,7 +592,10 @@ fn the_command_merges_once_and_validates() {
     let same = packd_model(&args);
     assert_eq!(same.status.code(), Some(0), "{same:?}");
     assert!(text(&same.stdout).contains("6 tensors of the merger have no source"), "{same:?}");
-    // Queries and keys of one layer swapped.
+    // A setting that got lost, and queries and keys of one layer swapped.
+    let config = Path::new(&out).join("config.json");
+    let text_of_it = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text_of_it.replace("\"rope_theta\": 5000.0", "\"rope_theta\": 10000.0")).unwrap();
     let path = Path::new(&out).join("model.safetensors");
     let mut tensors = load(&path);
     let name = "model.visual.encoder.layers.0.self_attn.qkv.weight";
@@ -602,7 +605,11 @@ fn the_command_merges_once_and_validates() {
     candle_core::safetensors::save(&tensors, &path).unwrap();
     let differs = packd_model(&args);
     assert_eq!(differs.status.code(), Some(1), "{differs:?}");
-    assert!(text(&differs.stdout).contains(&format!("differs {name}")), "{differs:?}");
+    let said = text(&differs.stdout);
+    assert!(said.contains(&format!("differs {name}")), "{said}");
+    let setting = "differs config.json vision_config: rope_theta: 10000.0 (the sources: rope_theta: 5000.0)";
+    assert!(said.contains(setting), "{said}");
+    assert!(said.contains("; 2 differences"), "{said}");
 }
 
 #[test]
@@ -648,4 +655,28 @@ fn tensors_of_many_chunks_are_whole() {
         let done = MergePlan::new(&options).unwrap().compare(&out).unwrap();
         assert_eq!((done.equal, done.unknown, done.differences), (47, 0, Vec::new()));
     }
+}
+
+#[test]
+fn a_tower_of_root_mean_square_norms_has_no_biases_of_norms() {
+    let (_folder, vit) = changed("vit", |all| {
+        all.retain(|name, _| !(name.contains("norm") && name.ends_with(".bias")));
+    });
+    let config = std::fs::read_to_string(vit.join("config.json")).unwrap();
+    std::fs::write(vit.join("config.json"), config.replace("\"layer_norm\"", "\"rms_norm\"")).unwrap();
+    let (_out, out) = merge(&MergeOptions { vit, ..options("dense") });
+    let model = LlavaOnevision2::read(&out, DType::F32, &Device::Cpu).unwrap();
+    assert!(model.config().vision.rms_norm);
+    let logits = model.forward(&PackedBatch::pack(&[with_image(1.0)]).unwrap()).unwrap();
+    assert!(values(&logits).iter().all(|value| value.is_finite()));
+}
+
+#[test]
+fn the_wrong_tower_does_not_fill_the_screen() {
+    let (_folder, vit) = changed("vit", |all| {
+        *all = all.drain().map(|(name, tensor)| (format!("vision_model.{name}"), tensor)).collect();
+    });
+    let error = refusal(&MergeOptions { vit, ..options("dense") });
+    assert_eq!(error.lines().count(), 22, "{error}");
+    assert!(error.contains("more; --dry-run lists them"), "{error}");
 }

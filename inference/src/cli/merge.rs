@@ -60,8 +60,8 @@ pub(super) struct MergeArgs {
     json: bool,
 }
 
-/// Compares the tensors of a merged checkpoint with the sources that it was made of, bit for bit in the checkpoint's
-/// dtype. Exits with 1 when any differs.
+/// Compares the configuration and the tensors of a merged checkpoint with the sources that it was made of, bit for bit
+/// in the checkpoint's dtype. Exits with 1 when any differs.
 #[derive(Args)]
 pub(super) struct ValidateArgs {
     #[command(flatten)]
@@ -206,7 +206,7 @@ pub(super) fn run_validate(args: &ValidateArgs) -> Result<ExitCode> {
         if done.unknown > 0 {
             say!("{} tensors of the merger have no source", done.unknown);
         }
-        say!("{} tensors are those of the sources, {} are not", done.equal, done.differences.len());
+        say!("{} tensors are those of the sources; {} differences", done.equal, done.differences.len());
     }
     Ok(if done.differences.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(exit::FAULTS) })
 }

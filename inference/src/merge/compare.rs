@@ -6,9 +6,10 @@ use serde::Serialize;
 
 use super::source::{Role, Source};
 use super::{MergePlan, Recipe};
-use crate::error::{ModelError, Result};
+use crate::config::ModelConfig;
+use crate::error::Result;
 
-/// A tensor that is not what its sources make.
+/// A tensor, or a part of the configuration, that is not what the sources make.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// Its name in the checkpoint.
@@ -24,24 +25,24 @@ pub struct Comparison {
     pub equal: usize,
     /// Tensors that no source has: those of an adapter that was not given.
     pub unknown: usize,
-    /// Tensors that differ, are missing, or are more than the model has.
+    /// Settings and tensors that differ, are missing, or are more than the model has.
     pub differences: Vec<Difference>,
 }
 
 impl MergePlan {
-    /// Compares the tensors of a merged checkpoint with what the sources make, each in the dtype that the checkpoint has
+    /// Compares the configuration and the tensors of a merged checkpoint with what the sources make, each in the dtype that the checkpoint has
     /// it in, some hundred kilobytes at a time. The seed does not count: tensors of an adapter that was not given are
     /// only counted.
     ///
     /// # Errors
-    /// [`ModelError::Merge`] when the sources do not make a model; what reading the checkpoint says.
+    /// [`ModelError::Merge`](crate::ModelError::Merge) when the sources do not make a model; what reading the checkpoint says.
     pub fn compare(&self, checkpoint: &Path) -> Result<Comparison> {
-        if !self.report.problems.is_empty() {
-            let problems = self.report.problems.iter().map(ToString::to_string).collect();
-            return Err(ModelError::Merge { problems });
-        }
+        self.refuse_problems()?;
         let merged = Source::open(Role::Llm, checkpoint)?;
         let mut done = Comparison { equal: 0, unknown: 0, differences: Vec::new() };
+        let config = ModelConfig::read(checkpoint)?;
+        done.compare_settings("vision_config", &config.vision, &self.config.vision);
+        done.compare_settings("text_config", &config.text, &self.config.text);
         for planned in &self.tensors {
             let Some(found) = merged.tensors.get(&planned.name) else {
                 done.differ(&planned.name, "it is not in the checkpoint".into());
@@ -93,6 +94,22 @@ impl MergePlan {
 }
 
 impl Comparison {
+    /// Compares what two parts of a configuration say, whatever their spelling.
+    fn compare_settings<T: PartialEq + std::fmt::Debug>(&mut self, part: &str, theirs: &T, ours: &T) {
+        if theirs == ours {
+            return;
+        }
+        // A field a line.
+        let (theirs, ours) = (format!("{theirs:#?}"), format!("{ours:#?}"));
+        let lines = theirs.lines().zip(ours.lines()).filter(|(theirs, ours)| theirs != ours);
+        let trimmed = |line: &str| line.trim().trim_end_matches(',').to_owned();
+        let said: Vec<String> = lines
+            .take(5)
+            .map(|(theirs, ours)| format!("{} (the sources: {})", trimmed(theirs), trimmed(ours)))
+            .collect();
+        self.differ(&format!("config.json {part}"), said.join(", "));
+    }
+
     fn differ(&mut self, key: &str, detail: String) {
         self.differences.push(Difference { key: key.to_owned(), detail });
     }

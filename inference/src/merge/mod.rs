@@ -43,6 +43,9 @@ pub use source::Role;
 /// Bytes of a file of the merged checkpoint by default: 5 GB.
 pub const SHARD_BYTES: u64 = 5_000_000_000;
 
+/// Problems of a refusal that are named: with the wrong tower there are thousands.
+const SHOWN: usize = 20;
+
 /// Kinds of decoders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variant {
@@ -128,6 +131,7 @@ pub struct MergePlan {
     options: MergeOptions,
     sources: Vec<Source>,
     settings: Settings,
+    config: ModelConfig,
     carried: BTreeMap<String, Carried>,
     tensors: Vec<Planned>,
     report: MergeReport,
@@ -162,7 +166,7 @@ impl MergePlan {
         let carried = carried::files(options, settings.variant, config.vision.patch_size, &mut notes)?;
         let (tensors, mut report) = place(options, &sources, &settings, &config);
         report.notes.splice(..0, notes);
-        Ok(Self { options: options.clone(), sources, settings, carried, tensors, report })
+        Ok(Self { options: options.clone(), sources, settings, config, carried, tensors, report })
     }
 
     /// What would be done, and everything that is wrong.
@@ -177,11 +181,20 @@ impl MergePlan {
     /// [`ModelError::Write`] when `out` exists, lies within a source, or cannot be written.
     pub fn write(&self, out: &Path) -> Result<()> {
         self.check_target(out)?;
-        if !self.report.problems.is_empty() {
-            let problems = self.report.problems.iter().map(ToString::to_string).collect();
-            return Err(ModelError::Merge { problems });
-        }
+        self.refuse_problems()?;
         write::write(self, out)
+    }
+
+    fn refuse_problems(&self) -> Result<()> {
+        let all = &self.report.problems;
+        if all.is_empty() {
+            return Ok(());
+        }
+        let mut problems: Vec<String> = all.iter().take(SHOWN).map(ToString::to_string).collect();
+        if all.len() > SHOWN {
+            problems.push(format!("and {} more; --dry-run lists them", all.len() - SHOWN));
+        }
+        Err(ModelError::Merge { problems })
     }
 
     /// Whether a checkpoint may be written there.
