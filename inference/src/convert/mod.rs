@@ -34,7 +34,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::error::Result;
-use crate::layout::AskedDegrees;
+use crate::layout::{AskedDegrees, TRACKER};
 use crate::torch_file::{ArgsStyle, ExtraState, TensorSpec};
 use sharding::Sharding;
 use target::Target;
@@ -182,7 +182,10 @@ impl Report {
 /// [`Source::open`], [`ModelError::Write`](crate::ModelError::Write).
 pub fn convert(from: &SourceOptions, target: &std::path::Path, to: &ConvertTo) -> Result<Report> {
     let config_dir = from.hf.as_deref().unwrap_or(&from.dir);
-    let sources = [from.dir.as_path(), config_dir];
+    // The ranks may be named without the folder of their tracker file.
+    let parent = from.dir.canonicalize().ok().and_then(|dir| dir.parent().map(std::path::Path::to_owned));
+    let root = parent.filter(|root| root.join(TRACKER).is_file());
+    let sources = [from.dir.as_path(), config_dir, root.as_deref().unwrap_or(&from.dir)];
     target::check(target, &sources)?;
     let source = Source::open(from)?;
     let written = match to {

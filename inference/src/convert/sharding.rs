@@ -146,6 +146,12 @@ impl Sharding {
                 self.padded_vocab, text.vocab_size
             )));
         }
+        if self.padded_vocab - text.vocab_size > text.vocab_size + MOST_PADDING {
+            return Err(ConvertError::Degrees(format!(
+                "embedding and head would have {} rows for a vocabulary of {}; a multiple is usually 128",
+                self.padded_vocab, text.vocab_size
+            )));
+        }
         let layers = 0..text.num_hidden_layers;
         let sparse = |layer: usize| text.moe.as_ref().is_some_and(|moe| moe.is_sparse(layer));
         if layers.clone().any(|layer| !sparse(layer)) {
@@ -202,6 +208,9 @@ pub(super) fn stages(layers: usize, pp: Option<usize>, split: Option<&[usize]>) 
         }
     }
 }
+
+/// Rows that may be filled up beyond as many as the vocabulary has.
+const MOST_PADDING: usize = 1 << 20;
 
 /// Rows of a vocabulary, filled up to a multiple of `multiple` on every rank.
 pub(super) fn padded(vocab: usize, multiple: usize, tp: usize) -> Result<usize> {

@@ -1,6 +1,6 @@
 //! A target folder that is there whole or not at all.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use tempfile::TempDir;
 
@@ -19,8 +19,6 @@ impl Target {
         let failed = |source| ModelError::Write { path: path.to_owned(), source };
         let (full, parent) = check(path, sources)?;
         std::fs::create_dir_all(&parent).map_err(failed)?;
-        // Once more, now that links in the way to it are known.
-        check_outside(path, &parent.canonicalize().map_err(failed)?, sources)?;
         let mut builder = tempfile::Builder::new();
         let name = full.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let prefix = format!(".{name}.");
@@ -69,15 +67,28 @@ pub(super) fn check(path: &Path, sources: &[&Path]) -> Result<(PathBuf, PathBuf)
         Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => return Err(taken().into()),
         Err(error) => return Err(failed(error)),
     }
-    // `a/b/..` and `.` have no name of their own to put something beside.
-    let full = match path.canonicalize() {
-        Ok(full) => full,
-        Err(_) => std::path::absolute(path).map_err(failed)?,
-    };
+    let full = resolved(path).map_err(failed)?;
     let parent = full.parent().ok_or_else(taken)?;
     check_outside(path, parent, sources)?;
     let parent = parent.to_owned();
     Ok((full, parent))
+}
+
+/// The full path without links and `..`, as far as it is there. Nothing is made before it is known to be outside the
+/// sources.
+fn resolved(path: &Path) -> std::io::Result<PathBuf> {
+    let mut full = PathBuf::new();
+    for component in std::path::absolute(path)?.components() {
+        match component {
+            // What is before it has no links any more.
+            Component::ParentDir => drop(full.pop()),
+            _ => full.push(component),
+        }
+        if let Ok(real) = full.canonicalize() {
+            full = real;
+        }
+    }
+    Ok(full)
 }
 
 fn check_outside(target: &Path, parent: &Path, sources: &[&Path]) -> Result<()> {

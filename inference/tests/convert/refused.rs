@@ -1,5 +1,7 @@
 //! What is refused, with the name of what is wrong, and leaves nothing.
 
+use std::path::PathBuf;
+
 use packd_inference::ModelError;
 use packd_inference::convert::{ConvertError, ConvertTo, McoreOptions, SourceOptions, convert};
 use packd_inference::layout::AskedDegrees;
@@ -41,8 +43,26 @@ fn targets_that_are_there_or_in_the_source() {
     }
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(&hf, &link).unwrap();
-    assert!(matches!(convert_error(refused(&link.join("c"), run)), ConvertError::TargetInSource { .. }));
+    let within = |target: PathBuf| {
+        let error = convert_error(run(&target).unwrap_err());
+        assert!(matches!(error, ConvertError::TargetInSource { .. }), "{}: {error}", target.display());
+        assert!(tree(&hf) == before, "{}", target.display());
+    };
+    within(link.join("c"));
+    within(link.join("a/b"));
+    std::fs::create_dir(folder.path().join("other")).unwrap();
+    let name = hf.file_name().unwrap();
+    within(folder.path().join("other/..").join(name).join("new/c"));
+    within(folder.path().join("absent/..").join(name).join("c"));
+    // Beside the source, by way of it.
+    run(&hf.join("../beside")).unwrap();
+    assert!(folder.path().join("beside/latest_checkpointed_iteration.txt").is_file());
     assert!(tree(&hf) == before);
+    // Among the ranks of a source that is named by its folder of them.
+    let ranks = folder.path().join("beside/release");
+    let among = folder.path().join("beside/iter_0000007");
+    let error = convert_error(reshard(&ranks, &hf, &among, &mcore(1, 2, 1)).unwrap_err());
+    assert!(matches!(error, ConvertError::TargetInSource { .. }), "{error}");
 
     // An empty folder is taken, and a new one made where there is none.
     std::fs::remove_file(target.join("kept")).unwrap();
@@ -65,6 +85,7 @@ fn degrees_that_do_not_divide() {
         ("tiny_moe", mcore(1, 1, 4), "num_experts (6) cannot be split into 4"),
         ("tiny_moe", mcore(1, 1, 0), "degree is 0"),
         ("tiny_moe", McoreOptions { etp: Some(2), ..mcore(1, 1, 1) }, "--etp"),
+        ("tiny_dense", McoreOptions { vocab_multiple: 500_000_000, ..mcore(1, 1, 1) }, "usually 128"),
         ("tiny_moe", McoreOptions { vocab_multiple: 0, ..mcore(1, 1, 1) }, "multiple of 0"),
     ] {
         let error = refused(&target, |target| to_mcore(&tiny(model), target, &options)).to_string();

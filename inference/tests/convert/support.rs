@@ -37,7 +37,7 @@ pub(crate) fn reshard(source: &Path, hf: &Path, target: &Path, options: &McoreOp
     convert(&from, target, &ConvertTo::Mcore(options.clone()))
 }
 
-/// Every file below a folder, by its path from there.
+/// Every file and folder below a folder, by its path from there; folders end with a slash and hold nothing.
 pub(crate) fn tree(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut open = vec![dir.to_owned()];
@@ -45,6 +45,7 @@ pub(crate) fn tree(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
+                files.insert(path.strip_prefix(dir).unwrap().join(""), Vec::new());
                 open.push(path);
             } else {
                 files.insert(path.strip_prefix(dir).unwrap().to_owned(), std::fs::read(&path).unwrap());
