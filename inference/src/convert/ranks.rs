@@ -46,8 +46,18 @@ impl Ranks {
             let help = "load it in Megatron without a virtual pipeline and save it again";
             return Err(wrong(format!("its stages are chunks of a virtual pipeline; {help}")).into());
         }
-        if let Some(problem) = layout.problems.iter().find(|problem| problem.contains("was given")) {
-            return Err(wrong(problem.clone()).into());
+        if !layout.extra.is_empty() {
+            let detail = format!("folders of no rank, which would be left out: {}", layout.extra.join(", "));
+            return Err(wrong(detail).into());
+        }
+        let found = layout.degrees;
+        for (name, asked, found) in
+            [("tensor", asked.tp, found.tp), ("pipeline", asked.pp, found.pp), ("expert", asked.ep, found.ep)]
+        {
+            if let Some(asked) = asked.filter(|asked| *asked != found) {
+                let detail = format!("its {name} parallel degree is {found}, {asked} was given for it");
+                return Err(wrong(detail).into());
+            }
         }
         let stages = layout.layers_per_stage().unwrap_or_default();
         let degrees = layout.degrees;

@@ -6,10 +6,9 @@ use std::thread::JoinHandle;
 use crate::error::Result;
 
 /// Bytes after which what was written of a file is sent to the disk.
-const STEP: u64 = 128 << 20;
+const STEP: u64 = 256 << 20;
 
-/// Runs one thing at a time on another thread; the next waits for it. So the disk is busy while tensors are gathered, and
-/// no more than a step of what was written waits in memory.
+/// Runs one thing at a time on another thread, so that the disk is busy while tensors are gathered.
 #[derive(Default)]
 pub(super) struct Syncer {
     running: Option<JoinHandle<Result<()>>>,
@@ -20,7 +19,8 @@ impl Syncer {
     /// Says that `bytes` were written to a file.
     pub(super) fn wrote(&mut self, bytes: u64, file: &File) -> Result<()> {
         self.unsynced += bytes;
-        if self.unsynced < STEP {
+        let busy = self.running.as_ref().is_some_and(|running| !running.is_finished());
+        if self.unsynced < STEP || busy {
             return Ok(());
         }
         let Ok(file) = file.try_clone() else { return Ok(()) };
@@ -31,7 +31,7 @@ impl Syncer {
         })
     }
 
-    /// Runs what ends a file.
+    /// Runs what ends a file, when what runs has ended.
     pub(super) fn run(&mut self, end: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
         self.wait()?;
         self.unsynced = 0;

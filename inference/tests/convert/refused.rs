@@ -211,6 +211,13 @@ fn megatron_sources_that_are_not_the_model() {
     options.degrees = AskedDegrees { tp: Some(4), ..AskedDegrees::default() };
     let error = refused(&other, |target| convert(&options, target, &ConvertTo::Hf(Default::default())));
     assert!(error.to_string().contains("missing ranks") || error.to_string().contains("--tp 4"), "{error}");
+    options.degrees = AskedDegrees { tp: Some(1), ..AskedDegrees::default() };
+    let error = refused(&other, |target| convert(&options, target, &ConvertTo::Hf(Default::default())));
+    assert!(error.to_string().contains("mp_rank_01"), "{error}");
+    options.degrees = AskedDegrees { ep: Some(2), ..AskedDegrees::default() };
+    let error = refused(&other, |target| convert(&options, target, &ConvertTo::Hf(Default::default())));
+    assert!(error.to_string().contains("expert parallel degree is 1, 2 was given"), "{error}");
+    options.degrees = AskedDegrees::default();
     options.hf = None;
     let error = refused(&other, |target| convert(&options, target, &ConvertTo::Hf(Default::default())));
     assert!(error.to_string().contains("--hf DIR"), "{error}");
