@@ -30,12 +30,13 @@ pub struct Comparison {
 }
 
 impl MergePlan {
-    /// Compares the configuration and the tensors of a merged checkpoint with what the sources make, each in the dtype that the checkpoint has
-    /// it in, some hundred kilobytes at a time. The seed does not count: tensors of an adapter that was not given are
-    /// only counted.
+    /// Compares the configuration and the tensors of a merged checkpoint with what the sources make, each tensor in the
+    /// dtype that the checkpoint has it in, some hundred kilobytes at a time. The seed does not count: tensors of an
+    /// adapter that was not given are only counted.
     ///
     /// # Errors
-    /// [`ModelError::Merge`](crate::ModelError::Merge) when the sources do not make a model; what reading the checkpoint says.
+    /// [`ModelError::Merge`](crate::ModelError::Merge) when the sources do not make a model; what reading the checkpoint
+    /// says.
     pub fn compare(&self, checkpoint: &Path) -> Result<Comparison> {
         self.refuse_problems()?;
         let merged = Source::open(Role::Llm, checkpoint)?;

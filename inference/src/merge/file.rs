@@ -1,6 +1,6 @@
 //! A safetensors file that is read in parts.
 //!
-//! Reading some hundred kilobytes at a time is twice as fast as copying out of a mapping, and a file that somebody cuts
+//! Reading some hundred kilobytes at a time is faster than copying out of a mapping, and a file that somebody cuts
 //! meanwhile is an error, not the end of the process.
 
 use std::fs::File;
