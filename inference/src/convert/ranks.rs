@@ -50,6 +50,9 @@ impl Ranks {
             let detail = format!("folders of no rank, which would be left out: {}", layout.extra.join(", "));
             return Err(wrong(detail).into());
         }
+        if let Some(problem) = layout.unsafe_to_join.first() {
+            return Err(wrong(problem.clone()).into());
+        }
         let found = layout.degrees;
         for (name, asked, found) in
             [("tensor", asked.tp, found.tp), ("pipeline", asked.pp, found.pp), ("expert", asked.ep, found.ep)]

@@ -113,6 +113,9 @@ pub struct Layout {
     pub missing: Vec<String>,
     /// Rank directories of no rank.
     pub extra: Vec<String>,
+    /// Of the problems those of ranks that may not be of one save, or of a version that orders tensors otherwise.
+    #[serde(skip)]
+    pub unsafe_to_join: Vec<String>,
     /// All that is wrong, one sentence each; missing and extra ranks are among them.
     pub problems: Vec<String>,
 }

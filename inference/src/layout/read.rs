@@ -43,7 +43,9 @@ pub(super) fn read(dir: &Path, asked: &AskedDegrees) -> Result<Checkpoint> {
     let (ranks, others): (Ranks, Ranks) = ranks.into_iter().partition(|(name, _)| name.len() == parts);
     extra.extend(others.keys().map(|parts| name_of(parts)));
     let decision = decide(parts, asked, &ranks);
-    Ok(Checkpoint::Torch(Reading { place, ranks, asked, problems, extra }.layout(decision)?))
+    Ok(Checkpoint::Torch(
+        Reading { place, ranks, asked, problems, unsafe_to_join: Vec::new(), extra }.layout(decision)?,
+    ))
 }
 
 fn name_of(parts: &[usize]) -> String {
@@ -75,6 +77,7 @@ struct Reading<'a> {
     ranks: Ranks,
     asked: &'a AskedDegrees,
     problems: Vec<String>,
+    unsafe_to_join: Vec<String>,
     extra: Vec<String>,
 }
 
@@ -94,7 +97,7 @@ impl Reading<'_> {
         for (dtype, _) in self.ranks.values().flat_map(|rank| rank.tensors.values()) {
             *dtypes.entry(*dtype).or_default() += 1;
         }
-        let Self { place, ranks, mut problems, extra, .. } = self;
+        let Self { place, ranks, mut problems, unsafe_to_join, extra, .. } = self;
         if !missing.is_empty() {
             problems.push(format!("missing ranks: {}", missing.join(", ")));
         }
@@ -114,6 +117,7 @@ impl Reading<'_> {
             dtypes,
             missing,
             extra,
+            unsafe_to_join,
             problems,
         })
     }
@@ -161,15 +165,17 @@ impl Reading<'_> {
         let mut first: BTreeMap<usize, &Vec<usize>> = BTreeMap::new();
         for (name, rank) in &self.ranks {
             let called = name_of(name);
-            self.problems.extend(rank.problems.iter().map(|problem| format!("{called}: {problem}")));
-            match (wanted, rank.iteration) {
-                (_, None) => self.problems.push(format!("{called}: it has no iteration")),
+            let iteration = match (wanted, rank.iteration) {
+                (_, None) => Some("it has no iteration".into()),
                 (Some(wanted), Some(found)) if wanted != found => {
-                    self.problems
-                        .push(format!("{called}: its iteration is {found}, the folder says {wanted}"));
+                    Some(format!("its iteration is {found}, the folder says {wanted}"))
                 }
-                _ => (),
-            }
+                _ => None,
+            };
+            let of_file =
+                rank.problems.iter().chain(&iteration).map(|problem| format!("{called}: {problem}"));
+            self.unsafe_to_join.extend(of_file.clone());
+            self.problems.extend(of_file);
             let Some((_, pp, _)) = style.ranks(name) else { continue };
             let other = *first.entry(pp).or_insert(name);
             if let Some(difference) = self.ranks.get(other).and_then(|other| difference(other, rank)) {
@@ -227,7 +233,9 @@ impl Reading<'_> {
         if let (Some(layers), Some(said)) = (layers, args.layers)
             && layers != said
         {
-            self.problems.push(format!("the stages hold {layers} decoder layers, args say {said}"));
+            let problem = format!("the stages hold {layers} decoder layers, args say {said}");
+            self.unsafe_to_join.push(problem.clone());
+            self.problems.push(problem);
         }
     }
 

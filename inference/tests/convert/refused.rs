@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use packd_inference::ModelError;
 use packd_inference::convert::{ConvertError, ConvertTo, McoreOptions, SourceOptions, convert};
 use packd_inference::layout::AskedDegrees;
+use packd_inference::torch_file::ExtraState;
 
 use crate::support::*;
 
@@ -225,4 +226,15 @@ fn megatron_sources_that_are_not_the_model() {
     options = SourceOptions { dir: source, hf: Some(tiny("tiny_moe")), ..SourceOptions::default() };
     let error = refused(&other, |target| convert(&options, target, &ConvertTo::Hf(Default::default())));
     assert!(matches!(error, ModelError::Convert(_)), "{error}");
+}
+
+#[test]
+fn stages_of_two_saves() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hf, source, target) =
+        (tiny("tiny_dense"), folder.path().join("source"), folder.path().join("target"));
+    to_mcore(&hf, &source, &McoreOptions { extra_state: ExtraState::Empty, ..mcore(1, 2, 1) }).unwrap();
+    set_iteration(&source.join("release/mp_rank_00_001/model_optim_rng.pt"), 500);
+    let error = refused(&target, |target| to_hf(&source, &hf, target)).to_string();
+    assert!(error.contains("mp_rank_00_001: its iteration is 500, the folder says 0"), "{error}");
 }

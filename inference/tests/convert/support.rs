@@ -78,8 +78,17 @@ pub(crate) fn changed_hf(source: &Path, target: &Path, change: impl FnOnce(&mut 
     safetensors::serialize_to_file(views, None, &target.join("model.safetensors")).unwrap();
 }
 
+/// Writes a rank's file anew as that of an iteration.
+pub(crate) fn set_iteration(path: &Path, iteration: i64) {
+    write_rank(path, iteration, |_, _, _| ());
+}
+
 /// Writes a rank's file anew with changed tensors. A tensor whose name becomes empty is left out.
 pub(crate) fn change_rank(path: &Path, change: impl Fn(&mut String, &mut Vec<usize>, &mut Vec<u8>)) {
+    write_rank(path, 0, change);
+}
+
+fn write_rank(path: &Path, iteration: i64, change: impl Fn(&mut String, &mut Vec<usize>, &mut Vec<u8>)) {
     let file = TorchFile::open(path).unwrap();
     let (mut pairs, mut bytes) = (Vec::new(), Vec::new());
     for (_, name, node) in file.model() {
@@ -98,7 +107,7 @@ pub(crate) fn change_rank(path: &Path, change: impl Fn(&mut String, &mut Vec<usi
         ("model", PyValue::dict(pairs)),
         ("checkpoint_version", PyValue::Float(3.0)),
         ("args", PyValue::dict::<&str>([])),
-        ("iteration", PyValue::Int(0)),
+        ("iteration", PyValue::Int(iteration)),
     ]);
     let mut writer = TorchFileWriter::create(path, &root).unwrap();
     for data in bytes {
