@@ -16,6 +16,7 @@ mod config;
 pub mod convert;
 mod decoder;
 mod domains;
+mod durable;
 mod encoder;
 mod error;
 mod experts;

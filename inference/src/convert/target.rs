@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use tempfile::TempDir;
 
 use super::error::ConvertError;
+use crate::durable;
 use crate::error::{ModelError, Result};
 
 /// A folder beside the target, which becomes it when all is written. Dropped before, it is removed.
@@ -42,7 +43,7 @@ impl Target {
     pub(super) fn finish(self) -> Result<()> {
         let failed = |source| ModelError::Write { path: self.path.clone(), source };
         // A folder replaces an empty one, and nothing else.
-        std::fs::rename(self.dir.path(), &self.path).map_err(failed)?;
+        durable::rename(self.dir.path(), &self.path).map_err(failed)?;
         // Its temporary name is gone, so there is nothing left to remove.
         let _ = self.dir.keep();
         Ok(())

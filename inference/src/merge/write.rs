@@ -26,7 +26,7 @@ pub(super) fn write(plan: &MergePlan, out: &Path) -> Result<()> {
     let folder = builder.prefix(&prefix).tempdir_in(&parent).map_err(failed(&parent))?;
     fill(plan, folder.path())?;
     refuse_existing(out)?;
-    std::fs::rename(folder.path(), out).map_err(failed(out))?;
+    crate::durable::rename(folder.path(), out).map_err(failed(out))?;
     // Its folder has another name now.
     let _ = folder.keep();
     Ok(())
