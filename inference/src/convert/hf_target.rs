@@ -115,7 +115,8 @@ fn write_shard(
     let length = header.len().next_multiple_of(8);
     let mut out = BufWriter::with_capacity(1 << 20, File::create_new(path).map_err(failed)?);
     out.write_all(&(length as u64).to_le_bytes()).map_err(failed)?;
-    write!(out, "{header:<length$}").map_err(failed)?;
+    header.extend(std::iter::repeat_n(' ', length - header.len()));
+    out.write_all(header.as_bytes()).map_err(failed)?;
     for (name, spec) in shard {
         let (rows, cols) = (spec.shape[0], spec.shape[1..].iter().product());
         let piece = Piece { part: 0, rows: 0..rows, cols: 0..cols, filler: false };

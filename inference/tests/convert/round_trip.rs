@@ -185,3 +185,33 @@ fn dtypes_and_links_to_an_embedding_stay() {
         assert!(both[0] == both[1]);
     }
 }
+
+#[test]
+fn as_many_experts_as_real_models_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hf, back) = (folder.path().join("hf"), folder.path().join("back"));
+    changed_hf(&tiny("tiny_moe"), &hf, |tensors| {
+        for layer in 0..2 {
+            let layer = format!("model.language_model.layers.{layer}.mlp");
+            for expert in 6..128 {
+                for matrix in ["gate_proj", "up_proj", "down_proj"] {
+                    let mut tensor = tensors[&format!("{layer}.experts.0.{matrix}.weight")].clone();
+                    tensor.2[..4].copy_from_slice(&(expert as f32).to_le_bytes());
+                    tensors.insert(format!("{layer}.experts.{expert}.{matrix}.weight"), tensor);
+                }
+            }
+            let (_, shape, bytes) = tensors.get_mut(&format!("{layer}.gate.weight")).unwrap();
+            shape[0] = 128;
+            bytes.resize(128 * 64 * 4, 1);
+        }
+    });
+    let config = std::fs::read_to_string(hf.join("config.json")).unwrap();
+    let config = config.replace(r#""num_local_experts": 6"#, r#""num_local_experts": 128"#);
+    std::fs::write(hf.join("config.json"), config).unwrap();
+    let ranks = folder.path().join("mcore");
+    to_mcore(&hf, &ranks, &mcore(2, 2, 8)).unwrap();
+    to_hf(&ranks, &hf, &back).unwrap();
+    // The header alone is longer than 64 KiB.
+    let [one, other] = [&hf, &back].map(|dir| read_safetensors(&dir.join("model.safetensors")));
+    assert!(one.len() > 700 && one == other);
+}
