@@ -131,7 +131,7 @@ impl Tree {
 
 fn layout(root: &Path, asked: AskedDegrees) -> Layout {
     match Checkpoint::read(root, &asked).unwrap() {
-        Checkpoint::Torch(layout) => layout,
+        Checkpoint::Torch(layout) => *layout,
         Checkpoint::Distributed(found) => panic!("{found:?}"),
     }
 }

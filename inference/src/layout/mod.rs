@@ -125,7 +125,7 @@ pub struct Layout {
 #[serde(tag = "format", rename_all = "snake_case")]
 pub enum Checkpoint {
     /// One torch file a rank (`--ckpt-format torch`).
-    Torch(Layout),
+    Torch(Box<Layout>),
     /// A distributed checkpoint, which has no ranks (`--ckpt-format torch_dist`).
     Distributed(Distributed),
 }

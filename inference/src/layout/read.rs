@@ -43,9 +43,8 @@ pub(super) fn read(dir: &Path, asked: &AskedDegrees) -> Result<Checkpoint> {
     let (ranks, others): (Ranks, Ranks) = ranks.into_iter().partition(|(name, _)| name.len() == parts);
     extra.extend(others.keys().map(|parts| name_of(parts)));
     let decision = decide(parts, asked, &ranks);
-    Ok(Checkpoint::Torch(
-        Reading { place, ranks, asked, problems, unsafe_to_join: Vec::new(), extra }.layout(decision)?,
-    ))
+    let reading = Reading { place, ranks, asked, problems, unsafe_to_join: Vec::new(), extra };
+    Ok(Checkpoint::Torch(Box::new(reading.layout(decision)?)))
 }
 
 fn name_of(parts: &[usize]) -> String {
