@@ -130,6 +130,17 @@ fn convert_takes_its_own_flags_and_those_of_the_reference_converter() {
         (vec!["convert", hf, &path("new"), "--to", "mcore", "--tp", "3"], 78, "num_key_value_heads"),
         (vec!["convert", &own, &path("new"), "--to", "hf"], 65, "--hf DIR"),
         (vec!["convert", hf, "--to", "mcore"], 64, "TARGET"),
+        // Without a Megatron target they are of the source.
+        (
+            vec!["convert", &own, &path("new"), "--to", "hf", "--hf", hf, "--tp", "4"],
+            65,
+            "missing ranks: mp_rank_02_000",
+        ),
+        (
+            vec!["convert", &own, &path("new"), "--to", "hf", "--hf", hf, "--pipeline-split", "1,1"],
+            78,
+            "is for a Megatron target",
+        ),
         (vec!["convert", hf, &path("new"), "--to", "hf", "--max-shard-size", "0GB"], 64, "a size is"),
     ] {
         let done = packd_model(&args);

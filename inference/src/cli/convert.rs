@@ -7,14 +7,16 @@ use clap::{Args, ValueEnum};
 
 use super::layout::degree;
 use super::say;
-use crate::convert::{ConvertTo, Format, HfOptions, McoreOptions, PatchEmbed, SourceOptions, convert};
+use crate::convert::{
+    ConvertError, ConvertTo, Format, HfOptions, McoreOptions, PatchEmbed, SourceOptions, convert,
+};
 use crate::error::Result;
 use crate::layout::AskedDegrees;
 use crate::torch_file::{ArgsStyle, ExtraState};
 
 /// Converts a checkpoint: Hugging Face to Megatron, Megatron to Hugging Face, or Megatron to other degrees. What the
-/// source is, is seen from its files. Values and dtypes stay as they are, bit for bit. Memory stays at a few megabytes.
-/// The target appears when all is written, and never in part; the source is only read.
+/// source is, is seen from its files. Values and dtypes stay as they are, bit for bit. Memory does not grow with the size of
+/// tensors. The target appears when all is written, and never in part; the source is only read.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -168,6 +170,22 @@ fn size(text: &str) -> std::result::Result<u64, String> {
 }
 
 impl ConvertArgs {
+    /// Without a Megatron target its degrees are the source's, as they are to the reference converter.
+    fn degrees_of_source(&self) -> Result<AskedDegrees> {
+        let unused = [("--etp", self.etp.is_some()), ("--pipeline-split", self.pipeline_split.is_some())];
+        if let Some((flag, _)) = unused.into_iter().find(|(_, is_given)| *is_given) {
+            let detail = format!(
+                "{flag} is for a Megatron target: that of a source is read from its files, leave it out"
+            );
+            return Err(ConvertError::Degrees(detail).into());
+        }
+        Ok(AskedDegrees {
+            tp: self.from_tp.or(self.tp),
+            pp: self.from_pp.or(self.pp),
+            ep: self.from_ep.or(self.ep),
+        })
+    }
+
     fn mcore(&self) -> McoreOptions {
         McoreOptions {
             tp: self.tp.unwrap_or(1),
@@ -202,11 +220,15 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
     };
     let source = path(&args.source, &args.load_ckpt_path);
     let target = path(&args.target, &args.save_ckpt_path);
+    let asked = match args.to {
+        FormatChoice::Mcore => AskedDegrees { tp: args.from_tp, pp: args.from_pp, ep: args.from_ep },
+        FormatChoice::Hf => args.degrees_of_source()?,
+    };
     let from = SourceOptions {
         dir: source.clone(),
         format: args.from.map(Format::from),
         hf: args.hf.clone(),
-        degrees: AskedDegrees { tp: args.from_tp, pp: args.from_pp, ep: args.from_ep },
+        degrees: asked,
         trust_replicas: args.trust_replicas,
     };
     let to = match args.to {
