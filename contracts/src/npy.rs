@@ -26,7 +26,8 @@ pub fn read_positions(bytes: &[u8]) -> Result<Vec<[i64; 3]>, Verdict> {
     let end = start + length;
     let header = bytes.get(start..end).and_then(|header| std::str::from_utf8(header).ok());
     let header = header.ok_or_else(|| wrong("the header breaks off"))?;
-    let (dtype, rows) = describe(header).ok_or_else(|| wrong(&format!("the header is {}", header.trim())))?;
+    let (dtype, rows, by_columns) =
+        describe(header).ok_or_else(|| wrong(&format!("the header is {}", header.trim())))?;
     let size = dtype.size();
     let data = &bytes[end..];
     if rows.checked_mul(3 * size) != Some(data.len()) {
@@ -35,6 +36,10 @@ pub fn read_positions(bytes: &[u8]) -> Result<Vec<[i64; 3]>, Verdict> {
     let values: Vec<i64> = data.chunks_exact(size).map(|it| dtype.value(it)).collect();
     if values.iter().any(|value| *value < 0) {
         return Err(wrong("a position is negative"));
+    }
+    if by_columns {
+        // NumPy writes a transposed array so: all t, then all h, then all w.
+        return Ok((0..rows).map(|row| [0, 1, 2].map(|column| values[column * rows + row])).collect());
     }
     Ok(values.chunks_exact(3).map(|row| [row[0], row[1], row[2]]).collect())
 }
@@ -59,10 +64,13 @@ impl Whole {
     }
 }
 
-/// dtype and rows of a header such as `{'descr': '<i8', 'fortran_order': False, 'shape': (96, 3), }`.
-fn describe(header: &str) -> Option<(Whole, usize)> {
+/// dtype, rows and whether columns lie behind each other, of a header such as
+/// `{'descr': '<i8', 'fortran_order': False, 'shape': (96, 3), }`.
+fn describe(header: &str) -> Option<(Whole, usize, bool)> {
     let after = |key: &str| Some(header.split_once(&format!("'{key}':"))?.1.trim_start());
-    if !after("fortran_order")?.starts_with("False") {
+    let order = after("fortran_order")?;
+    let by_columns = order.starts_with("True");
+    if !by_columns && !order.starts_with("False") {
         return None;
     }
     let descr = after("descr")?.strip_prefix('\'')?.split_once('\'')?.0;
@@ -74,12 +82,14 @@ fn describe(header: &str) -> Option<(Whole, usize)> {
         "u1" => Whole { is_signed: false, bytes: 1 },
         "u2" => Whole { is_signed: false, bytes: 2 },
         "u4" => Whole { is_signed: false, bytes: 4 },
+        // None that large is a place in a video: as a signed number it is refused as negative.
+        "u8" => Whole { is_signed: true, bytes: 8 },
         _ => return None,
     };
     let shape = after("shape")?.strip_prefix('(')?.split_once(')')?.0;
     let mut sides = shape.split(',').map(str::trim).filter(|side| !side.is_empty());
     let rows = sides.next()?.parse().ok()?;
-    (sides.next()? == "3" && sides.next().is_none()).then_some((dtype, rows))
+    (sides.next()? == "3" && sides.next().is_none()).then_some((dtype, rows, by_columns))
 }
 
 #[cfg(test)]
@@ -104,6 +114,13 @@ mod tests {
         assert_eq!(read_positions(&npy("<i8", "(2, 3)", &wide)).unwrap(), expected);
         let narrow: Vec<u8> = flat().map(|value| value as u8).collect();
         assert_eq!(read_positions(&npy("|u1", "(2, 3)", &narrow)).unwrap(), expected);
+        // As NumPy saves `np.stack([t, h, w]).T`.
+        let columns: Vec<u8> =
+            [0, 30, 1, 4, 2, 255_i64].iter().flat_map(|value| value.to_le_bytes()).collect();
+        let mut transposed = npy("<u8", "(2, 3)", &columns);
+        let order = transposed.windows(5).position(|it| it == b"False").unwrap();
+        transposed[order..order + 5].copy_from_slice(b"True ");
+        assert_eq!(read_positions(&transposed).unwrap(), expected);
         // 255 as a signed byte is -1.
         read_positions(&npy("|i1", "(2, 3)", &narrow)).unwrap_err();
     }
