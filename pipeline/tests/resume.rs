@@ -56,18 +56,24 @@ fn a_run_killed_at_any_moment_continues_to_the_same_bytes() {
     write_tiny_model(folder.path());
     let started = Instant::now();
     run_to_the_end(folder.path(), "undisturbed", &[]);
-    let whole = started.elapsed();
+    // How long a run takes: less than the first one took, where that one found the machine busy.
+    let mut whole = started.elapsed();
     let units = std::fs::read_dir(folder.path().join("undisturbed/run/node_000/measured")).unwrap();
     let units = units
         .filter(|file| file.as_ref().unwrap().path().extension().is_some_and(|kind| kind == "rows"))
         .count();
     assert!(units >= 3, "{units} units: kills would not fall between them");
     let (mut killed, mut resumed) = (0, 0);
-    for attempt in 0..KILLS {
+    for attempt in 0.. {
+        if attempt >= KILLS && killed >= KILLS {
+            break;
+        }
+        assert!(attempt < 10 * KILLS, "only {killed} kills hit a running process");
         let output = format!("killed-{attempt}");
         // Moments spread over the run, each at another fraction of it.
-        let mut delay = whole.mul_f64(f64::from(attempt + 1) / f64::from(KILLS + 1));
+        let mut delay = whole.mul_f64(f64::from(attempt % KILLS + 1) / f64::from(KILLS + 1));
         loop {
+            let started = Instant::now();
             let mut child = packd(folder.path())
                 .args(ARGUMENTS)
                 .args(["-o", &output])
@@ -76,6 +82,7 @@ fn a_run_killed_at_any_moment_continues_to_the_same_bytes() {
                 .unwrap();
             std::thread::sleep(delay);
             if child.try_wait().unwrap().is_some() {
+                whole = whole.min(started.elapsed());
                 break;
             }
             child.kill().unwrap();
@@ -90,7 +97,6 @@ fn a_run_killed_at_any_moment_continues_to_the_same_bytes() {
         std::fs::remove_dir_all(folder.path().join(&output)).unwrap();
     }
     println!("{killed} kills, {resumed} outputs equal to the undisturbed one");
-    assert!(killed >= KILLS / 2, "only {killed} kills hit a running process");
 }
 
 #[test]
