@@ -1,6 +1,7 @@
 //! `config.json` of a LLaVA-OneVision-2 checkpoint, in the spellings of transformers 4 and 5.
 
 mod raw;
+mod sizes;
 
 use std::path::Path;
 
@@ -150,11 +151,14 @@ impl ModelConfig {
     ///
     /// # Errors
     /// [`ModelError::Config`] when it is no such model, or when it asks for something that this crate does not compute
-    /// (sliding windows, other activations, other context extensions, a pooling head).
+    /// (sliding windows, other activations, other context extensions, a pooling head), or when a size is 0 or larger
+    /// than that of any model.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let wrong = |detail: String| ModelError::Config { name: name.to_owned(), detail };
         let raw: RawConfig = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
-        raw.into_config().map_err(wrong)
+        let config = raw.into_config().map_err(wrong)?;
+        sizes::check(&config).map_err(wrong)?;
+        Ok(config)
     }
 }
 
@@ -207,10 +211,22 @@ mod tests {
             (r#"{"model_type": "llama"}"#, "llama"),
             (r#"{"hidden_size": 128}"#, "out_hidden_size"),
             (r#"{"model_type": "qwen3_moe"}"#, "num_experts"),
+            (r#"{"intermediate_size": 0}"#, "text_config.intermediate_size is 0, it must be positive"),
+            (r#"{"num_hidden_layers": 0}"#, "text_config.num_hidden_layers is 0"),
+            (
+                r#"{"num_hidden_layers": 1000000000000}"#,
+                "num_hidden_layers is 1000000000000, more than 10000",
+            ),
+            (r#"{"head_dim": 9223372036854775806}"#, "text_config.head_dim"),
+            (r#"{"vocab_size": 1099511627776}"#, "text_config.vocab_size is 1099511627776, more than"),
         ] {
             let error = with_text(text).unwrap_err().to_string();
             assert!(error.contains(said), "{text}: {error}");
         }
+        let mut zero: serde_json::Value = serde_json::from_str(GOLDEN).unwrap();
+        zero["vision_config"]["intermediate_size"] = 0.into();
+        let error = ModelConfig::parse("config.json", &zero.to_string()).unwrap_err().to_string();
+        assert!(error.contains("vision_config.intermediate_size is 0"), "{error}");
         let head = GOLDEN.replace(r#""use_head": false"#, r#""use_head": true"#);
         assert!(ModelConfig::parse("config.json", &head).unwrap_err().to_string().contains("use_head"));
     }

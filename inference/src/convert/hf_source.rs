@@ -112,7 +112,8 @@ impl Found {
             }
             let dtype = torch_dtype(info.dtype)
                 .ok_or_else(|| wrong(format!("{name} is {:?}, which is not converted", info.dtype)))?;
-            let cols = info.shape.iter().skip(1).product();
+            // A tensor without elements may have sizes of any product; it is none of the model.
+            let cols = info.shape.iter().skip(1).fold(1, |cols: usize, size| cols.saturating_mul(*size));
             // 8 bytes before the header say how long it is.
             let start = 8 + header + info.data_offsets.0;
             let place = Place { file, start, dtype, cols };

@@ -119,7 +119,7 @@ fn write_shard(
     out.write_all(header.as_bytes()).map_err(failed)?;
     for (name, spec) in shard {
         let (rows, cols) = (spec.shape[0], spec.shape[1..].iter().product());
-        let piece = Piece { part: 0, rows: 0..rows, cols: 0..cols, filler: false };
+        let piece = Piece { part: 0, rows: 0..rows, cols: 0..cols, filler: None };
         let mut reader = PieceReader::new(source, vec![*name], vec![piece], spec.dtype.size());
         let written = std::io::copy(&mut reader, &mut out).map_err(failed)?;
         syncer.wrote(written, out.get_ref())?;

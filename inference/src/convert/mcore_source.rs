@@ -73,8 +73,8 @@ impl McoreSource {
                 let mut start = 0;
                 for piece in cut(entry, model, &sharding, rank).pieces {
                     let from = start;
-                    start += piece.rows.len();
-                    if piece.filler {
+                    start += piece.height();
+                    if piece.filler.is_some() {
                         continue;
                     }
                     let hf = &entry.parts[piece.part].0;

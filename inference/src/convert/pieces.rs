@@ -13,8 +13,16 @@ pub(super) struct Piece {
     pub(super) part: usize,
     pub(super) rows: Range<usize>,
     pub(super) cols: Range<usize>,
-    /// It only fills up the vocabulary.
-    pub(super) filler: bool,
+    /// How many times a row is there that only fills up the vocabulary; none for a block that is there once. Files and
+    /// flags can ask for any number of them.
+    pub(super) filler: Option<usize>,
+}
+
+impl Piece {
+    /// Rows of the rank's tensor that it is.
+    pub(super) fn height(&self) -> usize {
+        self.rows.len() * self.filler.unwrap_or(1)
+    }
 }
 
 /// What a rank holds of an entry: its pieces below each other.
@@ -28,7 +36,7 @@ pub(super) struct Cut {
 pub(super) fn cut(entry: &Entry, model: &Model, sharding: &Sharding, rank: Rank) -> Cut {
     let part = sharding.part(entry, rank);
     let (rows, cols) = entry.matrix(0);
-    let piece = |part, rows| Piece { part, rows, cols: 0..cols, filler: false };
+    let piece = |part, rows| Piece { part, rows, cols: 0..cols, filler: None };
     let mut shape = entry.parts[0].1.clone();
     let pieces = match entry.form() {
         Form::Whole => vec![piece(0, 0..rows)],
@@ -68,12 +76,11 @@ pub(super) fn cut(entry: &Entry, model: &Model, sharding: &Sharding, rank: Rank)
             let here = chunk(sharding.padded_vocab, part);
             let real = here.start.min(rows)..here.end.min(rows);
             let fillers = here.len() - real.len();
-            let last = Piece { filler: true, ..piece(0, rows - 1..rows) };
-            let real = Some(piece(0, real)).filter(|piece| !piece.rows.is_empty());
-            real.into_iter().chain(std::iter::repeat_n(last, fillers)).collect()
+            let last = Piece { filler: Some(fillers), ..piece(0, rows - 1..rows) };
+            [piece(0, real), last].into_iter().filter(|piece| piece.height() > 0).collect()
         }
     };
-    shape[0] = pieces.iter().map(|piece| piece.rows.len()).sum();
+    shape[0] = pieces.iter().map(Piece::height).sum();
     if entry.form() == Form::Columns {
         shape[1] = pieces[0].cols.len();
     }
@@ -102,7 +109,33 @@ impl Heads {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sharding::PatchForm;
     use super::*;
+    use crate::config::ModelConfig;
+
+    #[test]
+    fn rows_that_fill_up_a_vocabulary_are_one_piece() {
+        let config = include_str!("../../tests/golden/tiny_dense/config.json");
+        let model = Model::new(ModelConfig::parse("config.json", config).unwrap());
+        let entry = model.entries.iter().find(|entry| entry.form() == Form::Vocabulary).unwrap();
+        let sharding = Sharding {
+            tp: 2,
+            stages: vec![2],
+            ep: 1,
+            etp: 2,
+            patch: PatchForm { cut: true, four: false },
+            padded_vocab: 1 << 40,
+        };
+        let half = 1 << 39;
+        for (tp, real) in [(0, 512), (1, 0)] {
+            let Cut { shape, pieces } = cut(entry, &model, &sharding, Rank { tp, pp: 0, ep: 0 });
+            assert_eq!(shape, [half, 64]);
+            let filler = Piece { part: 0, rows: 511..512, cols: 0..64, filler: Some(half - real) };
+            assert_eq!(pieces.last(), Some(&filler));
+            assert_eq!(pieces.len(), if real > 0 { 2 } else { 1 });
+            assert_eq!(pieces[0].height(), if real > 0 { real } else { half });
+        }
+    }
 
     #[test]
     fn groups_have_their_queries_then_key_then_value() {

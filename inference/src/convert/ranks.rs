@@ -96,7 +96,17 @@ impl Ranks {
         sharding.patch.four = patch.len() == 4;
         // Rows of part of the ranks; with one rank it is all the same.
         sharding.patch.cut = patch.first() != Some(&model.config.vision.hidden_size);
-        let rows = shape(first, names::EMBEDDING[0].mcore)?.first().copied().unwrap_or(0);
+        // The file alone says how far the vocabulary is filled up, so its rows must at least be rows.
+        let (name, width) = (names::EMBEDDING[0].mcore, model.config.text.hidden_size);
+        let found = shape(first, name)?;
+        let rows = match *found {
+            [rows, cols] if cols == width => rows,
+            _ => {
+                let expected = vec![model.config.text.vocab_size, width];
+                let (name, path, found) = (name.to_owned(), self.path(first).to_owned(), found.to_vec());
+                return Err(ConvertError::Shape { name, path, found, expected }.into());
+            }
+        };
         sharding.padded_vocab = rows.saturating_mul(sharding.tp);
         if let (Some(moe), Some(expert)) = (
             &model.config.text.moe,

@@ -48,13 +48,21 @@ impl<'a> PieceReader<'a> {
         self.taken = 0;
         while self.buffer.len() < BUFFER {
             let next = self.current.take().or_else(|| self.pieces.next());
-            let Some(Piece { part, rows, cols, filler }) = next else { break };
-            let room = (BUFFER - self.buffer.len()) / (cols.len() * self.element).max(1);
-            let end = rows.end.min(rows.start + room.max(1));
-            self.source.read(self.names[part], rows.start..end, cols.clone(), &mut self.buffer)?;
-            if end < rows.end {
-                self.current = Some(Piece { part, rows: end..rows.end, cols, filler });
+            let Some(mut piece) = next else { break };
+            let name = self.names[piece.part];
+            let room = (BUFFER - self.buffer.len()) / (piece.cols.len() * self.element).max(1);
+            if let Some(times) = piece.filler {
+                let (row, now) = (self.buffer.len(), times.min(room.max(1)));
+                self.source.read(name, piece.rows.clone(), piece.cols.clone(), &mut self.buffer)?;
+                let bytes = row..self.buffer.len();
+                (1..now).for_each(|_| self.buffer.extend_from_within(bytes.clone()));
+                piece.filler = Some(times - now);
+            } else {
+                let end = piece.rows.end.min(piece.rows.start + room.max(1));
+                self.source.read(name, piece.rows.start..end, piece.cols.clone(), &mut self.buffer)?;
+                piece.rows.start = end;
             }
+            self.current = Some(piece).filter(|piece| piece.height() > 0);
         }
         Ok(())
     }
@@ -107,14 +115,17 @@ mod tests {
             part: 0,
             rows: rows.clone(),
             cols: cols.clone(),
-            filler: false,
+            filler: None,
         };
         let source = Counted(width);
         let mut expected = Vec::new();
         for (rows, cols) in &blocks {
             source.read("", rows.clone(), cols.clone(), &mut expected).unwrap();
         }
-        let pieces = blocks.iter().map(piece).collect();
+        // Rows that fill up a vocabulary, more than a buffer of them.
+        let filler = Piece { filler: Some(1000), ..piece(&(9..10, 0..width)) };
+        (0..1000).for_each(|_| source.read("", 9..10, 0..width, &mut expected).unwrap());
+        let pieces = blocks.iter().map(piece).chain([filler]).collect();
         let mut reader = PieceReader::new(&source, vec![""], pieces, 4);
         let mut bytes = Vec::new();
         reader.read_to_end(&mut bytes).unwrap();

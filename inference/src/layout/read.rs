@@ -293,7 +293,7 @@ impl Reading<'_> {
                 break;
             }
         }
-        let padded = per_rank * tp;
+        let padded = per_rank.saturating_mul(tp);
         let is_default_multiple = padded.is_multiple_of(128 * tp);
         let copied_rows = same.saturating_sub(1);
         Ok(Some(Vocabulary { padded, per_rank, is_default_multiple, copied_rows, vocab_size }))

@@ -138,7 +138,7 @@ impl<'a> Gather<'a> {
             }
             let mut shape = q.1.to_vec();
             if let Some(rows) = shape.first_mut() {
-                *rows *= 3;
+                *rows = rows.saturating_mul(3);
             }
             let piece = |(key, _): (&str, _)| Piece { role, key: key.to_owned(), elements: None };
             return self.place(name, &shape, all.map(piece).into());
