@@ -250,5 +250,8 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
     if !report.carried.is_empty() {
         say!("copied: {}", report.carried.join(", "));
     }
+    for note in &report.notes {
+        say!("note: {note}");
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -75,6 +75,9 @@ pub enum ConvertError {
         /// The shape that the configuration asks for.
         expected: Vec<usize>,
     },
+    /// `args` of a rank and `config.json` that speak of different models.
+    #[error(transparent)]
+    Contradiction(#[from] Box<Contradiction>),
     /// Parts of one tensor that differ in their dtype.
     #[error(
         "{name} is {found}, but {other} is {expected}, and they are parts of one tensor; save both as the same dtype"
@@ -104,4 +107,27 @@ pub enum ConvertError {
         /// Another's.
         other: PathBuf,
     },
+}
+
+/// What `args` of a rank and `config.json` say differently.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{}: args say {arg} {found}, {} says {key} {expected}; give the directory of the model that the checkpoint was saved \
+     of (--hf). What is to be otherwise can be changed in config.json afterwards",
+    path.display(),
+    config.display()
+)]
+pub struct Contradiction {
+    /// The rank's file.
+    pub path: PathBuf,
+    /// The key in `args`.
+    pub arg: String,
+    /// What it says.
+    pub found: String,
+    /// The configuration.
+    pub config: PathBuf,
+    /// The key in it.
+    pub key: &'static str,
+    /// What that says.
+    pub expected: String,
 }

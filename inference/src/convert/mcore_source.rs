@@ -50,8 +50,14 @@ pub(super) struct McoreSource {
 impl McoreSource {
     /// Opens a checkpoint, all of whose ranks must have all tensors of the model and no others. With `compare`, tensors
     /// that several ranks have must be the same on all of them: that reads every copy.
-    pub(super) fn open(dir: &Path, asked: &AskedDegrees, model: &Model, compare: bool) -> Result<Self> {
-        let (ranks, sharding) = Ranks::open(dir, asked, model)?;
+    pub(super) fn open(
+        dir: &Path,
+        asked: &AskedDegrees,
+        model: &Model,
+        hf: &Path,
+        compare: bool,
+    ) -> Result<Self> {
+        let (ranks, sharding) = Ranks::open(dir, asked, model, hf)?;
         let mut tensors: HashMap<String, Tensor> = HashMap::new();
         for rank in sharding.ranks() {
             for (entry, name) in sharding.held(model, rank) {
@@ -148,6 +154,11 @@ impl HfTensors for McoreSource {
 }
 
 impl McoreSource {
+    /// Where `args` say other things than the configuration.
+    pub(super) fn notes(&self) -> Vec<String> {
+        self.ranks.notes.iter().cloned().collect()
+    }
+
     /// Hands out the bytes of the rank's tensor that a segment lies in.
     fn bytes(&self, segment: &Segment, take: impl FnOnce(&[u8])) -> Result<()> {
         let key = (segment.rank, segment.tensor);

@@ -5,10 +5,10 @@ use std::path::Path;
 use super::error::ConvertError;
 use super::model::{Entry, Model};
 use super::pieces::{Cut, cut};
-use super::sharding::{Rank, Sharding, join};
+use super::sharding::{Rank, Sharding};
 use super::stream::{HfTensors, PieceReader};
 use super::sync::Syncer;
-use super::{McoreOptions, Report, names};
+use super::{McoreOptions, Report, args, names};
 use crate::error::{ModelError, Result};
 use crate::layout::{RANK_FILE, Saved, TRACKER};
 use crate::torch_file::{ExtraState, PyValue, TensorSpec, TorchDtype, TorchFileWriter};
@@ -67,7 +67,7 @@ impl RankWriter<'_> {
         let root = PyValue::dict([
             ("model", PyValue::dict(pairs)),
             ("checkpoint_version", PyValue::Float(3.0)),
-            ("args", self.args()),
+            ("args", args::of_model(&self.model.config, self.sharding, self.options)),
             ("iteration", PyValue::Int(0)),
         ]);
         let mut writer = TorchFileWriter::create(path, &root)?;
@@ -81,45 +81,6 @@ impl RankWriter<'_> {
         syncer.run(move || Ok(writer.finish()?))?;
         report.files += 1;
         Ok(())
-    }
-
-    /// What Megatron compares with its own arguments when it loads, what the reference converter asks for, and what
-    /// tells the layout of an ambiguous name.
-    fn args(&self) -> PyValue {
-        let (config, sharding) = (&self.model.config, self.sharding);
-        let text = &config.text;
-        let int = |number: usize| PyValue::Int(i64::try_from(number).unwrap_or(i64::MAX));
-        let mut fields = vec![
-            ("tensor_model_parallel_size", int(sharding.tp)),
-            ("pipeline_model_parallel_size", int(sharding.pp())),
-            ("expert_model_parallel_size", int(sharding.ep)),
-            ("num_layers", int(text.num_hidden_layers)),
-            ("hidden_size", int(text.hidden_size)),
-            ("ffn_hidden_size", int(text.intermediate_size)),
-            ("num_attention_heads", int(text.num_attention_heads)),
-            ("group_query_attention", PyValue::Bool(text.num_key_value_heads != text.num_attention_heads)),
-            ("num_query_groups", int(text.num_key_value_heads)),
-            ("kv_channels", int(text.head_dim)),
-            ("norm_epsilon", PyValue::Float(text.rms_norm_eps)),
-            ("rotary_base", PyValue::Float(text.rope.theta)),
-            ("vocab_size", int(text.vocab_size)),
-            ("padded_vocab_size", int(sharding.padded_vocab)),
-            ("make_vocab_size_divisible_by", int(self.options.vocab_multiple)),
-            ("untie_embeddings_and_output_weights", PyValue::Bool(!config.tie_word_embeddings)),
-        ];
-        if let Some(moe) = &text.moe {
-            fields.extend([
-                ("expert_tensor_parallel_size", int(sharding.etp)),
-                ("num_experts", int(moe.num_experts)),
-                ("moe_ffn_hidden_size", int(moe.moe_intermediate_size)),
-                ("moe_router_topk", int(moe.num_experts_per_tok)),
-            ]);
-        }
-        if sharding.stages.windows(2).any(|pair| pair[0] != pair[1]) {
-            fields.push(("custom_pipeline_layers", PyValue::Str(join(&sharding.stages))));
-        }
-        let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        PyValue::Attributes(self.options.args, fields)
     }
 }
 

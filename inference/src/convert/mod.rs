@@ -12,8 +12,9 @@
 //! * `names`: the names of both sides, and how each tensor is cut; `model`: the tensors of one model;
 //! * `sharding`: which rank has what; `pieces`: which rows those are (interleaving, gates, padding);
 //! * `hf_source`, `mcore_source` (with `ranks`): tensors by Hugging Face name; `stream`: their bytes in a new order;
-//! * `hf_target`, `mcore_target`, `target`, `sync`: writing.
+//! * `hf_target`, `mcore_target`, `target`, `sync`: writing; `args`: what they say of the model, and comparing it.
 
+mod args;
 mod error;
 mod hf_source;
 mod hf_target;
@@ -39,7 +40,7 @@ use crate::torch_file::{ArgsStyle, ExtraState, TensorSpec};
 use sharding::Sharding;
 use target::Target;
 
-pub use error::ConvertError;
+pub use error::{Contradiction, ConvertError};
 pub use source::Source;
 
 /// A kind of checkpoint.
@@ -162,6 +163,8 @@ pub struct Report {
     pub bytes: u64,
     /// Other files that were copied from the Hugging Face directory.
     pub carried: Vec<String>,
+    /// Where the source's `args` say other things than `config.json`: see [`Source::notes`].
+    pub notes: Vec<String>,
 }
 
 impl Report {
@@ -214,7 +217,8 @@ pub fn convert(from: &SourceOptions, target: &std::path::Path, to: &ConvertTo) -
             (mcore_target::write(dir.dir(), &source.model, source.tensors(), &sharding, options)?, dir)
         }
     };
-    let (report, dir) = written;
+    let (mut report, dir) = written;
+    report.notes = source.notes().to_vec();
     dir.finish()?;
     Ok(report)
 }

@@ -1,15 +1,15 @@
 //! The files of a Megatron checkpoint's ranks, and whether they hold the model.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use super::Format;
 use super::error::ConvertError;
 use super::model::{Entry, Model};
 use super::names;
 use super::pieces::cut;
 use super::sharding::{PatchForm, Rank, Sharding};
+use super::{Format, args};
 use crate::error::Result;
 use crate::layout::{AskedDegrees, Checkpoint, Layout};
 use crate::torch_file::{TensorInfo, TorchDtype, TorchFile};
@@ -24,10 +24,18 @@ struct RankFile {
 /// All of them.
 pub(super) struct Ranks {
     files: HashMap<Rank, RankFile>,
+    /// Where `args` say other things than the configuration, without being wrong.
+    pub(super) notes: BTreeSet<String>,
 }
 
 impl Ranks {
-    pub(super) fn open(dir: &Path, asked: &AskedDegrees, model: &Model) -> Result<(Self, Sharding)> {
+    /// Opens all files of the checkpoint in `dir`; the model's configuration is that in `hf`.
+    pub(super) fn open(
+        dir: &Path,
+        asked: &AskedDegrees,
+        model: &Model,
+        hf: &Path,
+    ) -> Result<(Self, Sharding)> {
         let layout = match Checkpoint::read(dir, asked)? {
             Checkpoint::Torch(layout) => layout,
             Checkpoint::Distributed(found) => {
@@ -64,7 +72,7 @@ impl Ranks {
         }
         let stages = layout.layers_per_stage().unwrap_or_default();
         let degrees = layout.degrees;
-        let mut files = HashMap::new();
+        let (mut files, mut notes) = (HashMap::new(), BTreeSet::new());
         let all = Sharding {
             tp: degrees.tp,
             stages,
@@ -74,9 +82,11 @@ impl Ranks {
             padded_vocab: 0,
         };
         for rank in all.ranks() {
-            files.insert(rank, RankFile::open(&layout, rank)?);
+            let file = RankFile::open(&layout, rank)?;
+            args::compare(&file.file, &model.config, hf, &mut notes)?;
+            files.insert(rank, file);
         }
-        let ranks = Self { files };
+        let ranks = Self { files, notes };
         let sharding = ranks.sharding(all, model)?;
         sharding.check(model).map_err(|error| wrong(format!("it cannot be of this model: {error}")))?;
         for rank in sharding.ranks() {

@@ -21,6 +21,7 @@ pub struct Source {
     format: Format,
     tensors: Box<dyn HfTensors>,
     shapes: HashMap<String, Vec<usize>>,
+    notes: Vec<String>,
 }
 
 impl Source {
@@ -36,11 +37,11 @@ impl Source {
             Some(format) => format,
             None => look(dir)?,
         };
-        let (model, tensors): (_, Box<dyn HfTensors>) = match format {
+        let (model, tensors, notes): (_, Box<dyn HfTensors>, _) = match format {
             Format::Hf => {
                 let model = Model::new(ModelConfig::read(dir)?);
                 let tensors = HfSource::open(dir, &model)?;
-                (model, Box::new(tensors))
+                (model, Box::new(tensors), Vec::new())
             }
             Format::Mcore => {
                 let hf = options.hf.as_deref().ok_or_else(|| ConvertError::Source {
@@ -51,12 +52,13 @@ impl Source {
                             .into(),
                 })?;
                 let model = Model::new(ModelConfig::read(hf)?);
-                let tensors = McoreSource::open(dir, &options.degrees, &model, !options.trust_replicas)?;
-                (model, Box::new(tensors))
+                let tensors = McoreSource::open(dir, &options.degrees, &model, hf, !options.trust_replicas)?;
+                let notes = tensors.notes();
+                (model, Box::new(tensors), notes)
             }
         };
         let shapes = model.hf_tensors().map(|(name, shape)| (name.to_owned(), shape.to_vec())).collect();
-        Ok(Self { model, format, tensors, shapes })
+        Ok(Self { model, format, tensors, shapes, notes })
     }
 
     /// Which kind it is.
@@ -67,6 +69,12 @@ impl Source {
     /// The model by its `config.json`.
     pub fn config(&self) -> &ModelConfig {
         &self.model.config
+    }
+
+    /// Where the `args` of a Megatron checkpoint say other things than `config.json` that a training may have had otherwise,
+    /// one sentence each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// Names and shapes of all tensors, in the order of the model.

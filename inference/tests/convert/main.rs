@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod contradictions;
 mod golden;
 mod refused;
 mod round_trip;

@@ -1,6 +1,6 @@
 //! What is refused, with the name of what is wrong, and leaves nothing.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use packd_inference::ModelError;
 use packd_inference::convert::{ConvertError, ConvertTo, McoreOptions, SourceOptions, convert};
@@ -228,15 +228,6 @@ fn megatron_sources_that_are_not_the_model() {
     assert!(matches!(error, ModelError::Convert(_)), "{error}");
 }
 
-/// A folder with the configuration of a tiny model with a change.
-fn changed_config(dir: &Path, change: impl FnOnce(&mut serde_json::Value)) {
-    std::fs::create_dir_all(dir).unwrap();
-    let text = std::fs::read_to_string(tiny("tiny_dense").join("config.json")).unwrap();
-    let mut config = serde_json::from_str(&text).unwrap();
-    change(&mut config);
-    std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
-}
-
 #[test]
 fn sizes_that_no_bytes_stand_behind() {
     let folder = tempfile::tempdir().unwrap();
@@ -249,12 +240,12 @@ fn sizes_that_no_bytes_stand_behind() {
             bytes.clear();
         }
     });
-    changed_config(&hf, |config| config["text_config"]["vocab_size"] = (1 << 29).into());
+    changed_config("tiny_dense", &hf, |config| config["text_config"]["vocab_size"] = (1 << 29).into());
     let error = refused(&folder.path().join("target"), |target| to_hf(&source, &hf, target));
     let error = convert_error(error);
     assert!(matches!(&error, ConvertError::Shape { found, .. } if *found == [1 << 30, 0]), "{error}");
     for (key, size) in [("vocab_size", 1_u64 << 40), ("num_hidden_layers", 1 << 40), ("hidden_size", 0)] {
-        changed_config(&hf, |config| config["text_config"][key] = size.into());
+        changed_config("tiny_dense", &hf, |config| config["text_config"][key] = size.into());
         let error = refused(&folder.path().join("target"), |target| to_hf(&source, &hf, target));
         assert!(error.to_string().contains(key), "{error}");
     }

@@ -80,15 +80,34 @@ pub(crate) fn changed_hf(source: &Path, target: &Path, change: impl FnOnce(&mut 
 
 /// Writes a rank's file anew as that of an iteration.
 pub(crate) fn set_iteration(path: &Path, iteration: i64) {
-    write_rank(path, iteration, |_, _, _| ());
+    write_rank(path, iteration, PyValue::dict::<&str>([]), |_, _, _| ());
 }
 
 /// Writes a rank's file anew with changed tensors. A tensor whose name becomes empty is left out.
 pub(crate) fn change_rank(path: &Path, change: impl Fn(&mut String, &mut Vec<usize>, &mut Vec<u8>)) {
-    write_rank(path, 0, change);
+    write_rank(path, 0, PyValue::dict::<&str>([]), change);
 }
 
-fn write_rank(path: &Path, iteration: i64, change: impl Fn(&mut String, &mut Vec<usize>, &mut Vec<u8>)) {
+/// Writes a rank's file anew with other `args`.
+pub(crate) fn set_args(path: &Path, args: PyValue) {
+    write_rank(path, 0, args, |_, _, _| ());
+}
+
+/// A folder with the configuration of a tiny model with a change.
+pub(crate) fn changed_config(model: &str, dir: &Path, change: impl FnOnce(&mut serde_json::Value)) {
+    std::fs::create_dir_all(dir).unwrap();
+    let text = std::fs::read_to_string(tiny(model).join("config.json")).unwrap();
+    let mut config = serde_json::from_str(&text).unwrap();
+    change(&mut config);
+    std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+}
+
+fn write_rank(
+    path: &Path,
+    iteration: i64,
+    args: PyValue,
+    change: impl Fn(&mut String, &mut Vec<usize>, &mut Vec<u8>),
+) {
     let file = TorchFile::open(path).unwrap();
     let (mut pairs, mut bytes) = (Vec::new(), Vec::new());
     for (_, name, node) in file.model() {
@@ -106,7 +125,7 @@ fn write_rank(path: &Path, iteration: i64, change: impl Fn(&mut String, &mut Vec
     let root = PyValue::dict([
         ("model", PyValue::dict(pairs)),
         ("checkpoint_version", PyValue::Float(3.0)),
-        ("args", PyValue::dict::<&str>([])),
+        ("args", args),
         ("iteration", PyValue::Int(iteration)),
     ]);
     let mut writer = TorchFileWriter::create(path, &root).unwrap();
