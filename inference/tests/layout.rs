@@ -19,8 +19,8 @@ struct Tree {
     layers: Vec<usize>,
     /// Experts of each rank.
     experts: usize,
-    /// Experts are the same on all tensor parallel ranks.
-    etp_1: bool,
+    /// Parts that an expert is cut into, when it is not that of the tensor parallel degree.
+    etp: Option<usize>,
     /// The names' style, when it is not that of the degrees.
     style: NameStyle,
     saved: Saved,
@@ -38,7 +38,7 @@ fn tree(tp: usize, pp: usize, ep: usize) -> Tree {
         ep,
         layers: vec![2; pp],
         experts: if ep > 1 { 2 } else { 0 },
-        etp_1: false,
+        etp: None,
         style: NameStyle::of(pp, ep),
         saved: Saved::Release,
         args: false,
@@ -74,7 +74,7 @@ impl Tree {
             let layer = format!("{llm}.decoder.layers.{layer}");
             model.push((format!("{layer}.self_attention.linear_qkv.weight"), filled(4, tp, 0)));
             for expert in 0..self.experts {
-                let seed = if self.etp_1 { 7 } else { tp };
+                let seed = tp % self.etp.unwrap_or(self.tp);
                 let name = format!("{layer}.mlp.experts.local_experts.{expert}.linear_fc1.weight");
                 model.push((name, filled(4, seed, 0)));
             }
@@ -94,7 +94,8 @@ impl Tree {
             size("expert_model_parallel_size", self.ep),
             size("num_layers", self.layers.iter().sum()),
         ];
-        let args = if self.args { args } else { Vec::new() };
+        let etp = self.etp.map(|etp| size("expert_tensor_parallel_size", etp));
+        let args = if self.args { args.into_iter().chain(etp).collect() } else { Vec::new() };
         let iteration = if let Saved::Iteration(number) = self.saved { number as i64 } else { 0 };
         let mut file = vec![
             ("args".to_owned(), PyValue::Attributes(ArgsStyle::Namespace, args)),
@@ -194,8 +195,32 @@ fn custom_splits_virtual_pipelines_and_iterations_are_recognised() {
 
 #[test]
 fn experts_that_are_not_cut_have_etp_1_and_args_are_heard() {
-    let found = check(&Tree { etp_1: true, args: true, ..tree(2, 1, 2) });
+    let found = check(&Tree { etp: Some(1), args: true, ..tree(2, 1, 2) });
     assert_eq!(found.degrees.etp, Some(1));
+    // Between 1 and the tensor parallel degree.
+    for (tp, etp) in [(4, 1), (4, 2), (4, 4), (6, 2), (6, 3), (8, 2), (8, 4)] {
+        for args in [false, true] {
+            let found = check(&Tree { etp: Some(etp), args, ..tree(tp, 1, 2) });
+            assert_eq!(found.degrees.etp, Some(etp), "{tp}");
+        }
+    }
+    // Files that say another degree than they have.
+    let root = tempfile::tempdir().unwrap();
+    let dir = Tree { etp: Some(2), args: true, ..tree(4, 1, 2) }.write(root.path());
+    let cut = Tree { etp: Some(4), args: true, ..tree(4, 1, 2) };
+    for rank in ["mp_rank_02_000", "mp_rank_03_000"] {
+        let file = dir.join(rank).join(RANK_FILE);
+        std::fs::remove_file(&file).unwrap();
+        let tp = if rank.contains("02") { 2 } else { 3 };
+        TorchFileWriter::create(&file, &cut.file(tp, 0)).unwrap().finish().unwrap();
+    }
+    let found = read(root.path());
+    assert_eq!(found.degrees.etp, Some(4));
+    assert!(found.problems[0].contains("expert_tensor_parallel_size 2, but by"), "{:?}", found.problems);
+    // Of ranks that are missing nobody knows what they hold: args are believed.
+    std::fs::remove_dir_all(dir.join("mp_rank_02_000")).unwrap();
+    std::fs::remove_dir_all(dir.join("mp_rank_03_000")).unwrap();
+    assert_eq!(read(root.path()).degrees.etp, Some(2));
     // A vocabulary whose padding goes over more than one rank.
     let root = tempfile::tempdir().unwrap();
     Tree { padding: 127, ..tree(2, 1, 1) }.write(root.path());

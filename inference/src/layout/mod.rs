@@ -14,6 +14,7 @@
 
 mod decide;
 mod distributed;
+mod etp;
 mod rank;
 mod read;
 mod tree;
@@ -49,7 +50,7 @@ pub struct Degrees {
     pub pp: usize,
     /// Expert parallel.
     pub ep: usize,
-    /// Tensor parallel within an expert: 1 or the tensor parallel degree. None without experts.
+    /// Tensor parallel within an expert: a divisor of the tensor parallel degree. None without experts.
     pub etp: Option<usize>,
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::decide::{Decision, two_parts};
 use super::rank::{Args, EMBEDDING, RankFile};
 use super::tree::{self, NameStyle, Place, RANK_FILE, Saved};
-use super::{AskedDegrees, Checkpoint, Degrees, Layout, Stage, Vocabulary, distributed};
+use super::{AskedDegrees, Checkpoint, Degrees, Layout, Stage, Vocabulary, distributed, etp};
 use crate::error::{ModelError, Result};
 use crate::torch_file::{TorchDtype, TorchFile};
 
@@ -238,7 +238,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Experts that are cut over the tensor parallel ranks differ between them; experts that are not are the same.
+    /// Finds how an expert is cut over the tensor parallel ranks, and says when `args` say otherwise.
     fn expert_tensor_parallel(
         &mut self,
         style: NameStyle,
@@ -250,17 +250,24 @@ impl Reading<'_> {
             (tp == 0).then(|| rank.expert.clone().map(|expert| (pp, ep, expert))).flatten()
         });
         let Some((pp, ep, expert)) = with_experts else { return Ok(None) };
-        if self.at(style, 1, pp, ep).is_none() {
-            return Ok(Some(args.etp.filter(|_| degrees.tp > 1).unwrap_or(1)));
+        let here = (0..degrees.tp).filter(|tp| self.at(style, *tp, pp, ep).is_some());
+        let path = |tp| self.place.dir.join(style.name(tp, pp, ep)).join(RANK_FILE);
+        let files: Vec<_> = here.map(|tp| Ok((tp, TorchFile::open(&path(tp))?))).collect::<Result<_>>()?;
+        if degrees.tp == 1 {
+            return Ok(Some(1));
         }
-        let open = |tp| TorchFile::open(&self.place.dir.join(style.name(tp, pp, ep)).join(RANK_FILE));
-        let (first, second) = (open(0)?, open(1)?);
-        let of = |file| bytes_of(file, &expert);
-        let found = if of(&first)? == of(&second)? { 1 } else { degrees.tp };
+        let Some(found) = etp::found(&files, &expert, degrees.tp)? else {
+            let said = args.etp.filter(|said| *said > 0 && degrees.tp.is_multiple_of(*said));
+            return Ok(Some(said.unwrap_or(degrees.tp)));
+        };
         if let Some(said) = args.etp.filter(|said| *said != found) {
+            let ranks = if found == degrees.tp {
+                "no two ranks of an expert".into()
+            } else {
+                format!("every {found} ranks")
+            };
             self.problems.push(format!(
-                "args say expert_tensor_parallel_size {said}, but {expert} of the first two ranks {}",
-                if found == 1 { "is the same" } else { "differs" }
+                "args say expert_tensor_parallel_size {said}, but by {expert} it is {found}: {ranks} hold the same"
             ));
         }
         Ok(Some(found))
@@ -301,7 +308,7 @@ impl Reading<'_> {
 }
 
 /// The bytes of a tensor of a rank's model.
-fn bytes_of<'a>(file: &'a TorchFile, name: &str) -> Result<Option<Cow<'a, [u8]>>> {
+pub(super) fn bytes_of<'a>(file: &'a TorchFile, name: &str) -> Result<Option<Cow<'a, [u8]>>> {
     let model = file.model();
     let info = model.iter().find(|(_, it, _)| *it == name).and_then(|(.., node)| node.as_tensor());
     Ok(info.map(|info| file.tensor_bytes(info)).transpose()?)

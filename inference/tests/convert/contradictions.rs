@@ -37,7 +37,7 @@ fn contradiction(source: &Path, hf: &Path, target: &Path) -> [String; 4] {
 #[test]
 fn what_was_written_here_knows_its_settings() {
     let cases: [(&str, &[&str], Value, &str, &str); 10] = [
-        ("tiny_dense", &["vision_config", "num_attention_heads"], json!(1), "4", "1"),
+        ("tiny_dense", &["vision_config", "num_attention_heads"], json!(1), "2", "1"),
         ("tiny_dense", &["vision_config", "layer_norm_eps"], json!(1e-5), "0.000001", "0.00001"),
         ("tiny_dense", &["vision_config", "rope_theta"], json!(5000.0), "10000", "5000"),
         ("tiny_dense", &["vision_config", "frame_windows_size"], json!(2), "4", "2"),
