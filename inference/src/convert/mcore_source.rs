@@ -3,7 +3,6 @@
 //! What rows of a rank's tensor are in Hugging Face tensors is what the [cuts](super::pieces) say; here the same is read
 //! the other way round.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
@@ -36,15 +35,10 @@ struct Tensor {
     segments: Vec<Segment>,
 }
 
-/// A rank's tensor, by rank and number, and its bytes.
-type Gathered = ((Rank, usize), Vec<u8>);
-
 /// Mapped files of ranks.
 pub(super) struct McoreSource {
     ranks: Ranks,
     tensors: HashMap<String, Tensor>,
-    /// The last tensor that does not lie in its file as one block.
-    gathered: RefCell<Option<Gathered>>,
 }
 
 impl McoreSource {
@@ -107,7 +101,7 @@ impl McoreSource {
         for tensor in tensors.values_mut() {
             tensor.segments.sort_by_key(|segment| (segment.rows.start, segment.cols.start));
         }
-        Ok(Self { ranks, tensors, gathered: RefCell::new(None) })
+        Ok(Self { ranks, tensors })
     }
 }
 
@@ -119,17 +113,15 @@ impl HfTensors for McoreSource {
     fn read(&self, name: &str, rows: Range<usize>, cols: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
         // The names and ranges are those of the model, which were compared with the files on opening.
         let Some(tensor) = self.tensors.get(name) else { return Ok(()) };
-        let (size, width) = (tensor.dtype.size(), tensor.cols);
+        let width = tensor.cols;
         for beside in tensor.segments.chunk_by(|one, other| one.rows == other.rows) {
             let here = overlap(&beside[0].rows, &rows);
             match beside {
                 _ if here.is_empty() => (),
                 [whole] if whole.cols == cols && cols.len() == width => {
                     let first = whole.start + here.start - whole.rows.start;
-                    self.bytes(whole, |bytes| {
-                        let row = width * size;
-                        out.extend_from_slice(&bytes[first * row..(first + here.len()) * row]);
-                    })?;
+                    let elements = first * width..(first + here.len()) * width;
+                    self.ranks.elements(whole.rank, whole.tensor, elements, out);
                 }
                 _ => {
                     // Segments beside each other are written row by row.
@@ -140,10 +132,8 @@ impl HfTensors for McoreSource {
                                 continue;
                             }
                             let first = (segment.start + row - segment.rows.start) * segment.cols.len();
-                            let from = (first + part.start - segment.cols.start) * size;
-                            self.bytes(segment, |bytes| {
-                                out.extend_from_slice(&bytes[from..from + part.len() * size]);
-                            })?;
+                            let from = first + part.start - segment.cols.start;
+                            self.ranks.elements(segment.rank, segment.tensor, from..from + part.len(), out);
                         }
                     }
                 }
@@ -157,25 +147,5 @@ impl McoreSource {
     /// Where `args` say other things than the configuration.
     pub(super) fn notes(&self) -> Vec<String> {
         self.ranks.notes.iter().cloned().collect()
-    }
-
-    /// Hands out the bytes of the rank's tensor that a segment lies in.
-    fn bytes(&self, segment: &Segment, take: impl FnOnce(&[u8])) -> Result<()> {
-        let key = (segment.rank, segment.tensor);
-        let mut gathered = self.gathered.borrow_mut();
-        if let Some((of, bytes)) = gathered.as_ref()
-            && *of == key
-        {
-            take(bytes);
-            return Ok(());
-        }
-        match self.ranks.bytes(segment.rank, segment.tensor)? {
-            std::borrow::Cow::Borrowed(bytes) => take(bytes),
-            std::borrow::Cow::Owned(bytes) => {
-                take(&bytes);
-                *gathered = Some((key, bytes));
-            }
-        }
-        Ok(())
     }
 }

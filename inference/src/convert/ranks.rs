@@ -1,7 +1,7 @@
 //! The files of a Megatron checkpoint's ranks, and whether they hold the model.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::error::ConvertError;
@@ -13,6 +13,9 @@ use super::{Format, args};
 use crate::error::Result;
 use crate::layout::{AskedDegrees, Checkpoint, Layout};
 use crate::torch_file::{TensorInfo, TorchDtype, TorchFile};
+
+/// Elements that are compared at a time where they do not lie in order.
+const COMPARED: usize = 1 << 20;
 
 /// One file.
 struct RankFile {
@@ -169,20 +172,45 @@ impl Ranks {
         self.files[&rank].file.path()
     }
 
-    /// The bytes of a rank's tensor, in order.
-    pub(super) fn bytes(&self, rank: Rank, tensor: usize) -> Result<Cow<'_, [u8]>> {
+    /// Appends elements of a rank's tensor, counted in row-major order.
+    pub(super) fn elements(&self, rank: Rank, tensor: usize, elements: Range<usize>, out: &mut Vec<u8>) {
         let file = &self.files[&rank];
-        Ok(file.file.tensor_bytes(&file.tensors[tensor])?)
+        file.file.elements(&file.tensors[tensor], elements, out);
     }
 
     /// Whether two tensors are the same, bit for bit.
     pub(super) fn compare(&self, one: (Rank, &str), other: (Rank, &str)) -> Result<()> {
         let (of_one, of_other) = (self.find(one.0, one.1)?, self.find(other.0, other.1)?);
-        if of_one.1 == of_other.1 && self.bytes(one.0, of_one.0)? == self.bytes(other.0, of_other.0)? {
+        if self.same((one.0, of_one.0), (other.0, of_other.0))? {
             return Ok(());
         }
         let path = |rank| -> PathBuf { self.path(rank).to_owned() };
         Err(ConvertError::Replicas { name: one.1.to_owned(), one: path(other.0), other: path(one.0) }.into())
+    }
+}
+
+impl Ranks {
+    fn same(&self, one: (Rank, usize), other: (Rank, usize)) -> Result<bool> {
+        let (file, other_file) = (&self.files[&one.0], &self.files[&other.0]);
+        let (info, other_info) = (&file.tensors[one.1], &other_file.tensors[other.1]);
+        if info.dtype != other_info.dtype || info.shape != other_info.shape {
+            return Ok(false);
+        }
+        if info.is_contiguous() && other_info.is_contiguous() {
+            return Ok(file.file.tensor_bytes(info)? == other_file.file.tensor_bytes(other_info)?);
+        }
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for start in (0..info.elements()).step_by(COMPARED) {
+            let elements = start..(start + COMPARED).min(info.elements());
+            ours.clear();
+            theirs.clear();
+            file.file.elements(info, elements.clone(), &mut ours);
+            other_file.file.elements(other_info, elements, &mut theirs);
+            if ours != theirs {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -198,6 +226,7 @@ impl RankFile {
                 let detail = format!("{name} is no tensor but {}", node.describe());
                 return Err(ConvertError::Source { path: file.path().to_owned(), detail }.into());
             };
+            file.check_expanded(info)?;
             found.insert(name.to_owned(), tensors.len());
             tensors.push(info.clone());
         }

@@ -65,7 +65,8 @@ impl MergePlan {
                 done.unknown += 1;
                 continue;
             }
-            let (reader, size) = (merged.reader(found)?, dtype.size_in_bytes());
+            let Some(reader) = merged.reader(found) else { continue };
+            let size = dtype.size_in_bytes();
             let mut theirs = Vec::new();
             let (mut at, mut differing) = (0, 0);
             self.stream(planned, dtype, |ours| {

@@ -1,6 +1,5 @@
 //! The tensors of one part: found when it is opened, read one at a time.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -171,27 +170,22 @@ impl Source {
                 self.tensors.insert(key.to_owned(), torch_tensor(self.files.len(), node));
             }
         }
-        // The bytes of a view with gaps are copied when they are asked for, which torch_file refuses for one that
-        // repeats few elements very often. Find out now: nothing may fail once writing has begun.
-        for info in self.tensors.values().filter_map(|tensor| match &tensor.place {
-            Place::Torch(info) if !info.is_contiguous() => Some(info),
-            _ => None,
-        }) {
-            torch.tensor_bytes(info)?;
+        // One that repeats few elements very often is no weight. Nothing may fail once writing has begun.
+        for tensor in self.tensors.values() {
+            if let Place::Torch(info) = &tensor.place {
+                torch.check_expanded(info)?;
+            }
         }
         self.files.push(File::Torch(torch));
         Ok(())
     }
 
-    /// The way to the bytes of one of the tensors.
-    ///
-    /// # Errors
-    /// Those of a torch file, when a view with gaps is copied.
-    pub(super) fn reader(&self, tensor: &SourceTensor) -> Result<Reader<'_>> {
+    /// The way to the bytes of one of the tensors; none for what is no tensor.
+    pub(super) fn reader<'a>(&'a self, tensor: &'a SourceTensor) -> Option<Reader<'a>> {
         match (&tensor.place, self.files.get(tensor.file)) {
-            (Place::From(start), Some(File::Safetensors(file))) => Ok(Reader::File(file, *start)),
-            (Place::Torch(info), Some(File::Torch(file))) => Ok(Reader::Bytes(file.tensor_bytes(info)?)),
-            _ => Ok(Reader::Bytes(Cow::Borrowed(&[]))),
+            (Place::From(start), Some(File::Safetensors(file))) => Some(Reader::File(file, *start)),
+            (Place::Torch(info), Some(File::Torch(file))) => Some(Reader::Torch(file, info)),
+            _ => None,
         }
     }
 }
@@ -199,16 +193,19 @@ impl Source {
 /// The bytes of a tensor in row-major order, little-endian.
 pub(super) enum Reader<'a> {
     File(&'a SafetensorsFile, u64),
-    Bytes(Cow<'a, [u8]>),
+    Torch(&'a TorchFile, &'a TensorInfo),
 }
 
 impl Reader<'_> {
-    /// Fills `buffer` with the tensor's bytes from `start`. They must be within it.
-    pub(super) fn read(&self, start: usize, buffer: &mut [u8]) -> Result<()> {
+    /// Fills `buffer` with the tensor's bytes from `start`: whole elements, which must be within it.
+    pub(super) fn read(&self, start: usize, buffer: &mut Vec<u8>) -> Result<()> {
         match self {
             Self::File(file, first) => file.read(first + start as u64, buffer),
-            Self::Bytes(bytes) => {
-                buffer.copy_from_slice(&bytes[start..start + buffer.len()]);
+            Self::Torch(file, info) => {
+                let size = info.dtype.size();
+                let elements = start / size..(start + buffer.len()) / size;
+                buffer.clear();
+                file.elements(info, elements, buffer);
                 Ok(())
             }
         }

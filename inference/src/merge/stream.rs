@@ -11,8 +11,7 @@ use crate::error::{ModelError, Result};
 const CHUNK: usize = 1 << 16;
 
 impl MergePlan {
-    /// Hands the bytes of a tensor as `dtype` to `each`, in order. Only a tensor of a torch file that is a view with gaps
-    /// is in memory as a whole.
+    /// Hands the bytes of a tensor as `dtype` to `each`, in order.
     pub(super) fn stream(
         &self,
         planned: &Planned,
@@ -49,18 +48,18 @@ impl MergePlan {
         let Some((source, tensor)) = tensor else { return Ok(()) };
         let Ok(from) = tensor.dtype else { return Ok(()) };
         let size = from.size_in_bytes();
-        let reader = source.reader(tensor)?;
+        let Some(reader) = source.reader(tensor) else { return Ok(()) };
         let all = 0..tensor.shape.iter().product();
         let elements = piece.elements.as_ref().unwrap_or(&all);
-        let mut buffer = vec![0; elements.len().min(CHUNK) * size];
+        let mut buffer = Vec::new();
         let mut lost = 0;
         for start in elements.clone().step_by(CHUNK) {
-            let chunk = &mut buffer[..(elements.end - start).min(CHUNK) * size];
-            reader.read(start * size, chunk)?;
+            buffer.resize((elements.end - start).min(CHUNK) * size, 0);
+            reader.read(start * size, &mut buffer)?;
             if from == dtype {
-                each(chunk)?;
+                each(&buffer)?;
             } else {
-                let (chunk, infinite) = cast(chunk, from, dtype);
+                let (chunk, infinite) = cast(&buffer, from, dtype);
                 lost += infinite;
                 each(&chunk)?;
             }

@@ -31,11 +31,12 @@ mod writer;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use container::Container;
 use machine::{Fault, Machine};
-use tensor::{Storage, Storages, contiguous};
+use tensor::{Storage, Storages, contiguous, copy_elements};
 use value::Values;
 
 pub(crate) use container::Bytes;
@@ -140,6 +141,18 @@ impl TorchFile {
     /// # Errors
     /// [`TorchFileError::Tensor`] when the tensor repeats few elements to more than 64 MiB (an expanded tensor).
     pub fn tensor_bytes(&self, info: &TensorInfo) -> Result<Cow<'_, [u8]>> {
+        self.check_expanded(info)?;
+        Ok(contiguous(self.storage_bytes(info.storage), info))
+    }
+
+    /// Appends some of the elements of a tensor, counted in row-major order; the others are not read. `info` must be of
+    /// this file and have these elements.
+    pub(crate) fn elements(&self, info: &TensorInfo, elements: Range<usize>, out: &mut Vec<u8>) {
+        copy_elements(self.storage_bytes(info.storage), info, elements, out);
+    }
+
+    /// Refuses a tensor that repeats few elements to more than memory should hold.
+    pub(crate) fn check_expanded(&self, info: &TensorInfo) -> Result<()> {
         let storage = self.storage_bytes(info.storage);
         if info.bytes() > storage.len().max(EXPANDED_BYTES) {
             let detail = format!(
@@ -150,7 +163,7 @@ impl TorchFile {
             );
             return Err(TorchFileError::Tensor { path: self.path.clone(), detail });
         }
-        Ok(contiguous(storage, info))
+        Ok(())
     }
 
     /// The bytes of a whole storage of this file, little-endian.

@@ -130,6 +130,29 @@ fn a_source_is_read_by_hugging_face_names_whatever_it_is() {
 }
 
 #[test]
+fn tensors_that_lie_by_columns_are_read_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, back) = (folder.path().join("mcore"), folder.path().join("back"));
+    let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+    let hf = tiny("tiny_moe");
+    to_mcore(&hf, &one, &mcore(1, 2, 1)).unwrap();
+    to_mcore(&hf, &source, &McoreOptions { etp: Some(1), ..mcore(2, 1, 2) }).unwrap();
+    for rank in ["mp_rank_00_000", "mp_rank_00_001", "mp_rank_01_000", "mp_rank_01_001"] {
+        let path = source.join("release").join(rank).join("model_optim_rng.pt");
+        lay_by_columns(&path);
+        let file = TorchFile::open(&path).unwrap();
+        let model = file.model();
+        let tensors = model.iter().filter_map(|(.., node)| node.as_tensor());
+        assert!(tensors.filter(|info| !info.is_contiguous()).count() > 20);
+    }
+    to_hf(&source, &hf, &back).unwrap();
+    let weights = |dir: &std::path::Path| std::fs::read(dir.join("model.safetensors")).unwrap();
+    assert!(weights(&back) == weights(&hf));
+    reshard(&source, &hf, &other, &mcore(1, 2, 1)).unwrap();
+    assert!(tree(&one) == tree(&other));
+}
+
+#[test]
 fn fused_experts_are_split() {
     let folder = tempfile::tempdir().unwrap();
     let (hf, fused) = (tiny("tiny_moe"), folder.path().join("fused"));

@@ -1,10 +1,11 @@
 //! Checkpoints that tests read, compare and spoil.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use packd_inference::convert::{ConvertTo, HfOptions, McoreOptions, Report, SourceOptions, convert};
-use packd_inference::torch_file::{PyValue, TensorSpec, TorchFile, TorchFileWriter};
+use packd_inference::torch_file::{PyValue, TensorSpec, TorchDtype, TorchFile, TorchFileWriter};
 use packd_inference::{ModelError, Result};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -133,6 +134,53 @@ fn write_rank(
         writer.tensor(&data).unwrap();
     }
     writer.finish().unwrap();
+}
+
+/// Writes a rank's file anew as torch saves it when every matrix lies by columns: the transpose of a contiguous tensor.
+pub(crate) fn lay_by_columns(path: &Path) {
+    let file = TorchFile::open(path).unwrap();
+    let text = |text: &str| [&[b'X'][..], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
+    let int = |number: usize| [&[b'J'][..], &(number as u32).to_le_bytes()].concat();
+    let tuple = |sizes: &[usize]| {
+        [b"(".to_vec(), sizes.iter().flat_map(|size| int(*size)).collect(), b"t".to_vec()].concat()
+    };
+    let (mut pickle, mut storages) = (b"\x80\x02}(".to_vec(), Vec::new());
+    pickle.extend(text("model"));
+    pickle.extend(b"}(");
+    for (_, name, node) in file.model() {
+        let info = node.as_tensor().unwrap();
+        let (mut bytes, mut strides) =
+            (file.tensor_bytes(info).unwrap().into_owned(), vec![1; info.shape.len()]);
+        if let [rows, cols] = info.shape[..] {
+            let at = |place: usize| bytes[(place % rows * cols + place / rows) * 4..][..4].to_vec();
+            bytes = (0..rows * cols).flat_map(at).collect();
+            strides = vec![1, rows];
+        }
+        let class = if info.dtype == TorchDtype::Float { "Float" } else { "Byte" };
+        pickle.extend(text(name));
+        pickle.extend(b"ctorch._utils\n_rebuild_tensor_v2\n((");
+        pickle.extend(text("storage"));
+        pickle.extend(format!("ctorch\n{class}Storage\n").into_bytes());
+        pickle.extend(
+            [text(&storages.len().to_string()), text("cpu"), int(bytes.len() / info.dtype.size())].concat(),
+        );
+        pickle.extend(b"tQK\x00");
+        pickle.extend([tuple(&info.shape), tuple(&strides)].concat());
+        pickle.extend(b"\x89ccollections\nOrderedDict\n)RtR");
+        storages.push(bytes);
+    }
+    pickle.push(b'u');
+    pickle.extend([text("checkpoint_version"), b"G\x40\x08\0\0\0\0\0\0".to_vec()].concat());
+    pickle.extend([text("args"), b"}".to_vec(), text("iteration"), b"K\x00u.".to_vec()].concat());
+    drop(file);
+    let mut zip = zip::ZipWriter::new(std::fs::File::create(path).unwrap());
+    let stored = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    let entries = storages.into_iter().enumerate().map(|(number, bytes)| (format!("a/data/{number}"), bytes));
+    for (name, bytes) in [("a/data.pkl".to_owned(), pickle)].into_iter().chain(entries) {
+        zip.start_file(name, stored).unwrap();
+        zip.write_all(&bytes).unwrap();
+    }
+    zip.finish().unwrap();
 }
 
 /// The error of a conversion that must leave nothing in the folder of its target.
