@@ -14,6 +14,9 @@ use crate::error::Result;
 use crate::torch_file::{Bytes, TorchDtype};
 use crate::weights;
 
+/// Between the name of a layer and those of its experts.
+const EXPERTS: &str = ".mlp.experts.";
+
 /// Where a tensor lies.
 struct Place {
     file: usize,
@@ -36,6 +39,7 @@ impl HfSource {
         for path in weights::files(dir)? {
             found.add(path)?;
         }
+        found.refuse_two_forms()?;
         let experts = model.config.text.moe.as_ref().map_or(0, |moe| moe.num_experts);
         let mut tensors = HashMap::new();
         let mut fused = HashSet::new();
@@ -126,6 +130,24 @@ impl Found {
         Ok(())
     }
 
+    /// Refuses layers that have an expert of its own beside all experts in one tensor: one of the two would be lost.
+    fn refuse_two_forms(&self) -> Result<()> {
+        let of_experts = |name: &'_ String| {
+            let (layer, rest) = name.split_once(EXPERTS)?;
+            Some((layer.to_owned(), rest.starts_with(|first: char| first.is_ascii_digit())))
+        };
+        let all = self.tensors.keys().filter_map(|name| Some((of_experts(name)?, name)));
+        let (single, fused): (Vec<_>, Vec<_>) = all.partition(|((_, is_single), _)| *is_single);
+        let fused: HashMap<String, &String> =
+            fused.into_iter().map(|((layer, _), name)| (layer, name)).collect();
+        let both = single.iter().filter_map(|((layer, _), name)| Some((*name, *fused.get(layer)?)));
+        let Some((single, fused)) = both.min() else { return Ok(()) };
+        let path = self.files[self.tensors[fused].0.file].0.clone();
+        let detail =
+            format!("{fused} is of all experts of a layer, and {single} of one of them; keep one of the two");
+        Err(ConvertError::Source { path, detail }.into())
+    }
+
     fn take(&mut self, name: &str) -> Option<(Place, Vec<usize>)> {
         self.tensors.remove(name)
     }
@@ -133,7 +155,7 @@ impl Found {
     /// An expert's tensor in those that transformers 5 keeps for all experts of a layer: `down_proj` [E, H, F] and
     /// `gate_up_proj` [E, 2F, H], gate rows first. Also the name of that tensor.
     fn expert(&self, name: &str, shape: &[usize], experts: usize) -> Option<((Place, Vec<usize>), String)> {
-        let (layer, rest) = name.split_once(".mlp.experts.")?;
+        let (layer, rest) = name.split_once(EXPERTS)?;
         let (expert, matrix) = rest.strip_suffix(".weight")?.split_once('.')?;
         let expert: usize = expert.parse().ok()?;
         let (fused, below, times) = match matrix {

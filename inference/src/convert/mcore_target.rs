@@ -84,6 +84,11 @@ impl RankWriter<'_> {
     }
 }
 
+/// Refuses a model some of whose Megatron tensors would consist of tensors of different dtypes, before anything is written.
+pub(super) fn check_dtypes(model: &Model, source: &dyn HfTensors) -> Result<()> {
+    model.entries.iter().try_for_each(|entry| dtype(entry, source).map(drop))
+}
+
 /// The dtype of an entry: that of its parts, which must have the same.
 fn dtype(entry: &Entry, source: &dyn HfTensors) -> Result<TorchDtype> {
     let of = |name: &String| {

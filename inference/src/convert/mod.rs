@@ -213,6 +213,7 @@ pub fn convert(from: &SourceOptions, target: &std::path::Path, to: &ConvertTo) -
                 padded_vocab: sharding::padded(text.vocab_size, options.vocab_multiple, options.tp)?,
             };
             sharding.check(&source.model)?;
+            mcore_target::check_dtypes(&source.model, source.tensors())?;
             let dir = Target::start(target, &sources)?;
             (mcore_target::write(dir.dir(), &source.model, source.tensors(), &sharding, options)?, dir)
         }

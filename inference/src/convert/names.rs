@@ -168,5 +168,22 @@ pub(super) fn is_computed(name: &str) -> bool {
     name.ends_with(".inv_freq")
 }
 
+/// The name of an expert's matrix by the number of the expert, when grouped GEMM names it: `….experts.linear_fc1.weight3`
+/// is `….experts.local_experts.3.linear_fc1.weight`. Shape and order of its elements are the same.
+pub(super) fn ungrouped(name: &str) -> Option<String> {
+    let (layer, rest) = name.split_once(".mlp.experts.linear_fc")?;
+    let (matrix, expert) = rest.split_once(".weight")?;
+    let is_number = !expert.is_empty() && expert.bytes().all(|digit| digit.is_ascii_digit());
+    let is_matrix = matches!(matrix, "1" | "2");
+    (is_number && is_matrix)
+        .then(|| format!("{layer}.mlp.experts.local_experts.{expert}.linear_fc{matrix}.weight"))
+}
+
+/// Whether this is a matrix of all experts of a layer, as the first grouped GEMM of Megatron had it: transposed, with the
+/// experts beside each other.
+pub(super) fn is_legacy_grouped(name: &str) -> bool {
+    name.ends_with(".mlp.experts.weight1") || name.ends_with(".mlp.experts.weight2")
+}
+
 /// The one norm that has such a state.
 pub(super) const PRE_NORM: &str = "vision_model.pre_layernorm";

@@ -21,6 +21,9 @@ const COMPARED: usize = 1 << 20;
 struct RankFile {
     file: TorchFile,
     tensors: Vec<TensorInfo>,
+    /// Their names in the file.
+    own_names: Vec<String>,
+    /// And with every expert named by its number, whichever way the file names them.
     names: BTreeMap<String, usize>,
 }
 
@@ -141,15 +144,15 @@ impl Ranks {
             let (tensor, _) = self.find(rank, name)?;
             let (found, expected) = (&file.tensors[tensor].shape, cut(entry, model, sharding, rank).shape);
             if *found != expected {
-                let (name, path) = (name.clone(), self.path(rank).to_owned());
+                let (name, path) = (file.own_names[tensor].clone(), self.path(rank).to_owned());
                 return Err(ConvertError::Shape { name, path, found: found.clone(), expected }.into());
             }
         }
         if held.len() < file.names.len() {
             let held: std::collections::HashSet<&str> = held.iter().map(|(_, name)| name.as_str()).collect();
-            let left = file.names.keys().find(|name| !held.contains(name.as_str()));
-            if let Some(name) = left {
-                let (name, path) = (name.clone(), self.path(rank).to_owned());
+            let left = file.names.iter().find(|(name, _)| !held.contains(name.as_str()));
+            if let Some((_, &tensor)) = left {
+                let (name, path) = (file.own_names[tensor].clone(), self.path(rank).to_owned());
                 return Err(ConvertError::UnknownTensor { name, path }.into());
             }
         }
@@ -217,19 +220,33 @@ impl Ranks {
 impl RankFile {
     fn open(layout: &Layout, rank: Rank) -> Result<Self> {
         let file = TorchFile::open(&layout.rank_path(rank.tp, rank.pp, rank.ep))?;
-        let (mut tensors, mut found) = (Vec::new(), BTreeMap::new());
+        let wrong = |detail| ConvertError::Source { path: file.path().to_owned(), detail };
+        let (mut tensors, mut own_names, mut found) = (Vec::new(), Vec::new(), BTreeMap::new());
         for (_, name, node) in file.model() {
             if name.ends_with("_extra_state") || names::is_computed(name) {
                 continue;
             }
             let Some(info) = node.as_tensor() else {
-                let detail = format!("{name} is no tensor but {}", node.describe());
-                return Err(ConvertError::Source { path: file.path().to_owned(), detail }.into());
+                return Err(wrong(format!("{name} is no tensor but {}", node.describe())).into());
             };
             file.check_expanded(info)?;
-            found.insert(name.to_owned(), tensors.len());
+            if names::is_legacy_grouped(name) {
+                let help = "load it in Megatron and save it with --moe-grouped-gemm off, or with Transformer Engine's \
+                            grouped GEMM (without --moe-use-legacy-grouped-gemm)";
+                return Err(
+                    wrong(format!("{name} has all experts of a layer for grouped GEMM; {help}")).into()
+                );
+            }
+            let by_expert = names::ungrouped(name).unwrap_or(name.to_owned());
+            if let Some(other) = found.insert(by_expert, tensors.len()) {
+                let other: &String = &own_names[other];
+                return Err(
+                    wrong(format!("{name} and {other} are the same matrix of an expert; keep one")).into()
+                );
+            }
             tensors.push(info.clone());
+            own_names.push(name.to_owned());
         }
-        Ok(Self { file, tensors, names: found })
+        Ok(Self { file, tensors, own_names, names: found })
     }
 }

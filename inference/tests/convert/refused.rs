@@ -1,6 +1,6 @@
 //! What is refused, with the name of what is wrong, and leaves nothing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use packd_inference::ModelError;
 use packd_inference::convert::{ConvertError, ConvertTo, McoreOptions, SourceOptions, convert};
@@ -114,7 +114,6 @@ fn hugging_face_sources_that_are_not_the_model() {
     let reshaped = refuse(2, &|tensors| tensors.get_mut(EMBED).unwrap().1 = vec![64, 512]);
     let error = convert_error(reshaped);
     assert!(matches!(&error, ConvertError::Shape { name, .. } if name == EMBED), "{error}");
-    // Seen only when the file is written: nothing is left all the same.
     let key = "model.language_model.layers.1.self_attn.k_proj.weight";
     let mixed = refuse(3, &|tensors| {
         let (dtype, _, bytes) = tensors.get_mut(key).unwrap();
@@ -122,6 +121,12 @@ fn hugging_face_sources_that_are_not_the_model() {
         bytes.truncate(64 * 64 * 2);
     });
     assert!(matches!(convert_error(mixed), ConvertError::Dtypes { name, .. } if name == key));
+    // That is seen before the target is begun, which cannot be here.
+    let nowhere = Path::new("/proc/no/target");
+    let early = to_mcore(&folder.path().join("3"), nowhere, &mcore(1, 1, 1)).unwrap_err();
+    assert!(matches!(convert_error(early), ConvertError::Dtypes { .. }));
+    let unwritable = to_mcore(&tiny("tiny_dense"), nowhere, &mcore(1, 1, 1)).unwrap_err();
+    assert!(matches!(unwritable, ModelError::Write { .. }), "{unwritable}");
     let cut = folder.path().join("cut");
     changed_hf(&tiny("tiny_dense"), &cut, |_| ());
     let path = cut.join("model.safetensors");
@@ -248,6 +253,56 @@ fn sizes_that_no_bytes_stand_behind() {
         changed_config("tiny_dense", &hf, |config| config["text_config"][key] = size.into());
         let error = refused(&folder.path().join("target"), |target| to_hf(&source, &hf, target));
         assert!(error.to_string().contains(key), "{error}");
+    }
+}
+
+#[test]
+fn experts_in_two_forms() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hf, target) = (folder.path().join("hf"), folder.path().join("target"));
+    let fused = "model.language_model.layers.1.mlp.experts.down_proj";
+    for whole in [false, true] {
+        changed_hf(&tiny("tiny_moe"), &hf, |tensors| {
+            let mut all = Vec::new();
+            for expert in 0..6 {
+                let name = format!("model.language_model.layers.1.mlp.experts.{expert}.down_proj.weight");
+                all.extend(&tensors[&name].2);
+                // All of them beside the fused one, or one of them only.
+                if !whole && expert != 4 {
+                    tensors.remove(&name);
+                }
+            }
+            tensors.insert(fused.into(), (safetensors::Dtype::F32, vec![6, 64, 48], all));
+        });
+        let error = refused(&target, |target| to_mcore(&hf, target, &mcore(1, 1, 1))).to_string();
+        assert!(error.contains(&format!("{fused} is of all experts of a layer, and model.")), "{error}");
+        assert!(error.contains("layers.1.mlp.experts."), "{error}");
+    }
+
+    let source = folder.path().join("source");
+    let rank = source.join("release/mp_rank_00/model_optim_rng.pt");
+    let expert = "language_model.decoder.layers.0.mlp.experts.local_experts.0.linear_fc1.weight";
+    for (from, to, said) in [
+        (
+            "adapter.linear_fc1._extra_state",
+            "language_model.decoder.layers.0.mlp.experts.linear_fc1.weight0",
+            "the same matrix",
+        ),
+        (
+            expert,
+            "language_model.decoder.layers.0.mlp.experts.weight1",
+            "for grouped GEMM; load it in Megatron",
+        ),
+    ] {
+        to_mcore(&tiny("tiny_moe"), &source, &mcore(1, 1, 1)).unwrap();
+        change_rank(&rank, |name, _, _| {
+            if name == from {
+                *name = to.into();
+            }
+        });
+        let error = refused(&target, |target| to_hf(&source, &tiny("tiny_moe"), target)).to_string();
+        assert!(error.contains(to) && error.contains(said), "{error}");
+        std::fs::remove_dir_all(&source).unwrap();
     }
 }
 

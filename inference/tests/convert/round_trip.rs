@@ -153,6 +153,29 @@ fn tensors_that_lie_by_columns_are_read_in_order() {
 }
 
 #[test]
+fn experts_named_as_for_grouped_gemm_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, back) = (folder.path().join("mcore"), folder.path().join("back"));
+    let hf = tiny("tiny_moe");
+    to_mcore(&hf, &source, &mcore(2, 1, 2)).unwrap();
+    for rank in ["mp_rank_00_000", "mp_rank_00_001", "mp_rank_01_000", "mp_rank_01_001"] {
+        change_rank(&source.join("release").join(rank).join("model_optim_rng.pt"), |name, _, _| {
+            if let Some((layer, rest)) = name.split_once("local_experts.") {
+                let (expert, matrix) = rest.split_once('.').unwrap();
+                *name = format!("{layer}{matrix}{expert}");
+            }
+        });
+    }
+    let Checkpoint::Torch(layout) = Checkpoint::read(&source, &AskedDegrees::default()).unwrap() else {
+        panic!("no torch checkpoint")
+    };
+    assert_eq!((layout.stages[0].as_ref().unwrap().local_experts, layout.degrees.ep), (3, 2));
+    to_hf(&source, &hf, &back).unwrap();
+    let weights = |dir: &std::path::Path| std::fs::read(dir.join("model.safetensors")).unwrap();
+    assert!(weights(&back) == weights(&hf));
+}
+
+#[test]
 fn fused_experts_are_split() {
     let folder = tempfile::tempdir().unwrap();
     let (hf, fused) = (tiny("tiny_moe"), folder.path().join("fused"));
