@@ -231,9 +231,11 @@ pub fn main() -> ExitCode {
             ModelError::TorchFile(TorchFileError::Read { .. }) => exit::NO_INPUT,
             ModelError::TorchFile(TorchFileError::Write { .. }) => exit::CANNOT_CREATE,
             ModelError::Write { .. } => exit::CANNOT_CREATE,
-            ModelError::Convert(ConvertError::TargetExists { .. } | ConvertError::TargetInSource { .. }) => {
-                exit::CANNOT_CREATE
-            }
+            ModelError::Convert(
+                ConvertError::TargetExists { .. }
+                | ConvertError::TargetInSource { .. }
+                | ConvertError::MountPoint { .. },
+            ) => exit::CANNOT_CREATE,
             ModelError::Convert(ConvertError::Uneven { .. } | ConvertError::Degrees(_)) => exit::CONFIG,
             ModelError::Tensor(_) => exit::INTERNAL,
             _ => exit::DATA,

@@ -14,6 +14,16 @@ pub enum ConvertError {
         /// The target.
         path: PathBuf,
     },
+    /// The target is a folder that another device is mounted at.
+    #[error(
+        "{} is a mount point; a target gets its name when it is whole, and a mount point keeps its own. Give a folder in it: {}",
+        path.display(),
+        path.join("NAME").display()
+    )]
+    MountPoint {
+        /// The target.
+        path: PathBuf,
+    },
     /// The target lies in the source.
     #[error("{} lies in the source {}; give a folder outside of it", path.display(), source_dir.display())]
     TargetInSource {

@@ -1,17 +1,20 @@
 //! A target folder that is there whole or not at all.
 
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use tempfile::TempDir;
 
 use super::error::ConvertError;
-use crate::durable;
+use crate::durable::{self, MadeFolders};
 use crate::error::{ModelError, Result};
 
 /// A folder beside the target, which becomes it when all is written. Dropped before, it is removed.
 pub(super) struct Target {
     path: PathBuf,
+    // Dropped in this order.
     dir: TempDir,
+    made: MadeFolders,
 }
 
 impl Target {
@@ -19,7 +22,7 @@ impl Target {
     pub(super) fn start(path: &Path, sources: &[&Path]) -> Result<Self> {
         let failed = |source| ModelError::Write { path: path.to_owned(), source };
         let (full, parent) = check(path, sources)?;
-        std::fs::create_dir_all(&parent).map_err(failed)?;
+        let made = MadeFolders::make(&parent).map_err(failed)?;
         let mut builder = tempfile::Builder::new();
         let name = full.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let prefix = format!(".{name}.");
@@ -31,7 +34,7 @@ impl Target {
             builder.permissions(std::fs::Permissions::from_mode(0o777));
         }
         let dir = builder.tempdir_in(parent).map_err(failed)?;
-        Ok(Self { path: full, dir })
+        Ok(Self { path: full, dir, made })
     }
 
     /// Where to write.
@@ -41,12 +44,18 @@ impl Target {
 
     /// Gives the folder its name. If something has taken it in the meantime, that stays and this goes.
     pub(super) fn finish(self) -> Result<()> {
-        let failed = |source| ModelError::Write { path: self.path.clone(), source };
+        let path = self.path.clone();
         // A folder replaces an empty one, and nothing else.
-        durable::rename(self.dir.path(), &self.path).map_err(failed)?;
+        durable::rename(self.dir.path(), &path).map_err(|source| match source.kind() {
+            // A part of the same device that is mounted here.
+            ErrorKind::ResourceBusy | ErrorKind::CrossesDevices => {
+                ConvertError::MountPoint { path: path.clone() }.into()
+            }
+            _ => ModelError::Write { path: path.clone(), source },
+        })?;
         // Its temporary name is gone, so there is nothing left to remove.
         let _ = self.dir.keep();
-        Ok(())
+        self.made.keep().map_err(|source| ModelError::Write { path, source })
     }
 }
 
@@ -59,13 +68,16 @@ pub(super) fn check(path: &Path, sources: &[&Path]) -> Result<(PathBuf, PathBuf)
             if entries.next().is_some() {
                 return Err(taken().into());
             }
+            if is_mount_point(path).map_err(failed)? {
+                return Err(ConvertError::MountPoint { path: path.to_owned() }.into());
+            }
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
             if path.symlink_metadata().is_ok() {
                 return Err(taken().into());
             }
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => return Err(taken().into()),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => return Err(taken().into()),
         Err(error) => return Err(failed(error)),
     }
     let full = resolved(path).map_err(failed)?;
@@ -92,6 +104,22 @@ fn resolved(path: &Path) -> std::io::Result<PathBuf> {
     Ok(full)
 }
 
+/// Whether a folder lies on another device than the folder that it is in, so that no other can be renamed to it.
+#[cfg(unix)]
+fn is_mount_point(folder: &Path) -> std::io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let full = folder.canonicalize()?;
+    match full.parent() {
+        Some(parent) => Ok(full.metadata()?.dev() != parent.metadata()?.dev()),
+        None => Ok(true),
+    }
+}
+
+#[cfg(not(unix))]
+fn is_mount_point(_: &Path) -> std::io::Result<bool> {
+    Ok(false)
+}
+
 fn check_outside(target: &Path, parent: &Path, sources: &[&Path]) -> Result<()> {
     for source in sources {
         let full = source.canonicalize().unwrap_or(source.to_path_buf());
@@ -101,4 +129,34 @@ fn check_outside(target: &Path, parent: &Path, sources: &[&Path]) -> Result<()> 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_on_the_way_go_with_a_target_that_is_not_finished() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/deeper/target");
+        let target = Target::start(&path, &[]).unwrap();
+        std::fs::write(target.dir().join("part"), "").unwrap();
+        assert!(path.parent().unwrap().is_dir());
+        drop(target);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        let target = Target::start(&path, &[]).unwrap();
+        std::fs::write(target.dir().join("whole"), "").unwrap();
+        target.finish().unwrap();
+        assert!(path.join("whole").is_file());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn mount_points_are_known() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!is_mount_point(folder.path()).unwrap());
+        assert!(is_mount_point(Path::new("/proc")).unwrap());
+        assert!(is_mount_point(Path::new("/")).unwrap());
+        assert!(!is_mount_point(Path::new("/proc/self")).unwrap());
+    }
 }

@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 
 use super::carried::Carried;
 use super::{MergePlan, Planned, shard};
+use crate::durable::MadeFolders;
 use crate::error::{ModelError, Result};
 
 /// Writes a plan without problems into a folder that appears when it is whole.
@@ -17,7 +18,7 @@ pub(super) fn write(plan: &MergePlan, out: &Path) -> Result<()> {
         let path = path.to_owned();
         move |source| ModelError::Write { path, source }
     };
-    std::fs::create_dir_all(&parent).map_err(failed(&parent))?;
+    let made = MadeFolders::make(&parent).map_err(failed(&parent))?;
     let prefix = format!(".{}.", name.to_string_lossy());
     let mut builder = tempfile::Builder::new();
     // A folder as mkdir makes it, not one for its owner alone.
@@ -29,7 +30,7 @@ pub(super) fn write(plan: &MergePlan, out: &Path) -> Result<()> {
     crate::durable::rename(folder.path(), out).map_err(failed(out))?;
     // Its folder has another name now.
     let _ = folder.keep();
-    Ok(())
+    made.keep().map_err(failed(&parent))
 }
 
 /// The folder that another lies in.
