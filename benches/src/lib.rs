@@ -9,6 +9,6 @@ mod memory;
 mod table;
 mod timing;
 
-pub use memory::peak_of;
+pub use memory::{anonymous_peak_of, peak_of};
 pub use table::{Table, scaled};
 pub use timing::{best_of, milliseconds, processor_time, ratio};
