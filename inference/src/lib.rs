@@ -35,6 +35,8 @@ mod probe;
 mod records;
 mod resize;
 mod rotary;
+mod shards;
+mod sync;
 pub mod torch_file;
 mod vision;
 mod weights;

@@ -7,10 +7,10 @@ use super::model::{Entry, Model};
 use super::pieces::{Cut, cut};
 use super::sharding::{Rank, Sharding};
 use super::stream::{HfTensors, PieceReader};
-use super::sync::Syncer;
 use super::{McoreOptions, Report, args, names};
 use crate::error::{ModelError, Result};
 use crate::layout::{RANK_FILE, Saved, TRACKER};
+use crate::sync::Syncer;
 use crate::torch_file::{ExtraState, PyValue, TensorSpec, TorchDtype, TorchFileWriter};
 
 /// Writes `release/mp_rank_…` below `dir`, then the tracker file.

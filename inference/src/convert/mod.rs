@@ -12,7 +12,7 @@
 //! * `names`: the names of both sides, and how each tensor is cut; `model`: the tensors of one model;
 //! * `sharding`: which rank has what; `pieces`: which rows those are (interleaving, gates, padding);
 //! * `hf_source`, `mcore_source` (with `ranks`): tensors by Hugging Face name; `stream`: their bytes in a new order;
-//! * `hf_target`, `mcore_target`, `target`, `sync`: writing; `args`: what they say of the model, and comparing it.
+//! * `hf_target`, `mcore_target`, `target`: writing; `args`: what they say of the model, and comparing it.
 
 mod args;
 mod error;
@@ -27,7 +27,6 @@ mod ranks;
 mod sharding;
 mod source;
 mod stream;
-mod sync;
 mod target;
 
 use std::path::PathBuf;

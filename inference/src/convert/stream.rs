@@ -43,6 +43,13 @@ impl<'a> PieceReader<'a> {
         Self { source, names, pieces, current: None, element, buffer: Vec::new(), taken: 0 }
     }
 
+    /// The next bytes, some megabytes of them; none at the end.
+    pub(super) fn next_block(&mut self) -> Result<Option<&[u8]>> {
+        self.fill()?;
+        self.taken = self.buffer.len();
+        Ok(Some(self.buffer.as_slice()).filter(|block| !block.is_empty()))
+    }
+
     fn fill(&mut self) -> Result<()> {
         self.buffer.clear();
         self.taken = 0;

@@ -15,7 +15,6 @@ mod initial;
 mod remap;
 mod report;
 mod settings;
-mod shard;
 mod source;
 mod stream;
 mod target;
@@ -119,10 +118,6 @@ enum Recipe {
 impl Planned {
     fn elements(&self) -> usize {
         self.shape.iter().product()
-    }
-
-    fn bytes(&self, dtype: DType) -> u64 {
-        (self.elements() * dtype.size_in_bytes()) as u64
     }
 }
 

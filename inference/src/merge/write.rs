@@ -1,14 +1,16 @@
 //! The merged checkpoint on disk: all of it, or nothing.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value as Json, json};
+use candle_core::DType;
+use safetensors::Dtype;
+use serde_json::Value as Json;
 
+use super::MergePlan;
 use super::carried::Carried;
-use super::{MergePlan, Planned, shard};
 use crate::durable::MadeFolders;
 use crate::error::{ModelError, Result};
+use crate::shards::{self, ShardTensor};
 
 /// Writes a plan without problems into a folder that appears when it is whole.
 pub(super) fn write(plan: &MergePlan, out: &Path) -> Result<()> {
@@ -64,22 +66,17 @@ fn fill(plan: &MergePlan, folder: &Path) -> Result<()> {
     }
     put(&folder.join("generation_config.json"), &pretty(&plan.settings.generation))?;
     put(&folder.join("config.json"), &pretty(&plan.settings.config))?;
-    let shards = shards(plan);
-    let mut map = BTreeMap::new();
-    for (number, tensors) in (1..).zip(&shards) {
-        let name = match shards.len() {
-            1 => "model.safetensors".to_owned(),
-            all => format!("model-{number:05}-of-{all:05}.safetensors"),
-        };
-        shard::write(plan, tensors, &folder.join(&name))?;
-        map.extend(tensors.iter().map(|planned| (planned.name.as_str(), name.clone())));
-    }
-    if shards.len() > 1 {
-        let elements: usize = plan.tensors.iter().map(Planned::elements).sum();
-        let metadata = json!({"total_parameters": elements, "total_size": plan.report.bytes});
-        let index = json!({"metadata": metadata, "weight_map": map});
-        put(&folder.join("model.safetensors.index.json"), &pretty(&index))?;
-    }
+    let dtype = match plan.options.dtype {
+        DType::F32 => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        _ => Dtype::BF16,
+    };
+    let tensors =
+        plan.tensors.iter().map(|planned| ShardTensor { name: &planned.name, dtype, shape: &planned.shape });
+    let tensors: Vec<_> = tensors.collect();
+    shards::write(folder, &tensors, plan.options.shard_bytes, |number, file| {
+        plan.stream(&plan.tensors[number], plan.options.dtype, |bytes| file.write(bytes))
+    })?;
     Ok(())
 }
 
@@ -90,23 +87,4 @@ fn put(path: &Path, text: &str) -> Result<()> {
 /// JSON for people, with a line feed at its end.
 pub(super) fn pretty(json: &Json) -> String {
     format!("{json:#}\n")
-}
-
-/// Tensors in the order of the model, in files of a size; one that is larger has a file of its own.
-fn shards(plan: &MergePlan) -> Vec<Vec<&Planned>> {
-    let mut shards: Vec<Vec<&Planned>> = vec![Vec::new()];
-    let mut size = 0;
-    for planned in &plan.tensors {
-        let bytes = planned.bytes(plan.options.dtype);
-        if let Some(last) = shards.last_mut()
-            && (size + bytes <= plan.options.shard_bytes || last.is_empty())
-        {
-            last.push(planned);
-            size += bytes;
-            continue;
-        }
-        shards.push(vec![planned]);
-        size = bytes;
-    }
-    shards
 }

@@ -10,14 +10,14 @@ const STEP: u64 = 256 << 20;
 
 /// Runs one thing at a time on another thread, so that the disk is busy while tensors are gathered.
 #[derive(Default)]
-pub(super) struct Syncer {
+pub(crate) struct Syncer {
     running: Option<JoinHandle<Result<()>>>,
     unsynced: u64,
 }
 
 impl Syncer {
     /// Says that `bytes` were written to a file.
-    pub(super) fn wrote(&mut self, bytes: u64, file: &File) -> Result<()> {
+    pub(crate) fn wrote(&mut self, bytes: u64, file: &File) -> Result<()> {
         self.unsynced += bytes;
         let busy = self.running.as_ref().is_some_and(|running| !running.is_finished());
         if self.unsynced < STEP || busy {
@@ -32,7 +32,7 @@ impl Syncer {
     }
 
     /// Runs what ends a file, when what runs has ended.
-    pub(super) fn run(&mut self, end: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    pub(crate) fn run(&mut self, end: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
         self.wait()?;
         self.unsynced = 0;
         self.running = Some(std::thread::spawn(end));
@@ -40,7 +40,7 @@ impl Syncer {
     }
 
     /// Waits for what runs.
-    pub(super) fn wait(&mut self) -> Result<()> {
+    pub(crate) fn wait(&mut self) -> Result<()> {
         match self.running.take().map(JoinHandle::join) {
             Some(Ok(done)) => done,
             // A panic goes on where it would have been without the thread.
