@@ -1,0 +1,8 @@
+//! Merging the tiny sources of `fixtures/merge` (made by its `make.py`), whole and damaged.
+
+#![allow(clippy::unwrap_used)]
+
+mod command;
+mod merged;
+mod refused;
+mod support;
