@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use image::RgbImage;
-use packd_contracts::{Counter, CounterOptions, Frames, ImageGrid, ImageSize, Sample};
+use packd_contracts::{Contract, Counter, CounterOptions, Frames, ImageGrid, ImageRef, ImageSize, Sample};
 
 use crate::batch::{IGNORE, ImagePatches, SubSample, block_positions};
 use crate::config::ModelConfig;
@@ -122,6 +122,30 @@ impl Encoder {
             images = vec![one_row(&images, frames, self.counter.images().merge_size)?];
         }
         Ok(SubSample { input_ids, labels, images })
+    }
+
+    /// A question about images, as the training process writes it, up to where the answer begins. Images stand where
+    /// it says `<image>`, else before it.
+    ///
+    /// # Errors
+    /// [`ModelError::Config`] for profiles that are not of LLaVA-OneVision-2; a verdict where the training process would
+    /// refuse the sample.
+    pub fn prompt(&self, question: &str, images: &[RgbImage]) -> Result<SubSample> {
+        if self.counter.contract() != Contract::LlavaOnevision2 {
+            let detail = "prompts are written with the llava-onevision-2 profiles".into();
+            return Err(ModelError::Config { name: "--profile".into(), detail });
+        }
+        let sample = Sample {
+            prompts: vec![question.to_owned()],
+            captions: vec![String::new()],
+            images: (0..images.len()).map(|number| ImageRef::Path(number.to_string())).collect(),
+            ..Sample::default()
+        };
+        let mut sub = self.sub_sample(&sample, images)?;
+        // An empty answer is the token that ends it.
+        sub.input_ids.pop();
+        sub.labels.pop();
+        Ok(sub)
     }
 
     /// The text of token ids; folded ids have none.

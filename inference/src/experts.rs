@@ -27,7 +27,7 @@ struct Share {
 impl Experts {
     pub(crate) fn load(config: &MoeConfig, width: usize, weights: &Weights, name: &str) -> Result<Self> {
         let sizes = [width, config.moe_intermediate_size];
-        let experts = if weights.is_fused(&format!("{name}.experts.gate_up_proj")) {
+        let experts = if weights.is_in_files(&format!("{name}.experts.gate_up_proj")) {
             split_experts(config, sizes, weights, name)?
         } else {
             (0..config.num_experts)

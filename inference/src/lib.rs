@@ -5,14 +5,17 @@
 //! * [`leak`] compares a pack with each of its sub-samples alone.
 //! * [`merge`] makes such a checkpoint of a vision tower, a decoder and a processor.
 //! * [`torch_file`] reads and writes files of `torch.save`; [`layout`] says what a Megatron checkpoint holds,
-//!   [`convert`] makes one of a Hugging Face checkpoint, the other way round, or of other degrees.
+//!   [`convert`] makes one of a Hugging Face checkpoint, the other way round, or of other degrees, and [`consistency`]
+//!   compares the two, as tensors and as models.
 
 #![deny(missing_docs)]
 
+pub mod agreement;
 mod attention;
 mod batch;
 pub mod cli;
 mod config;
+pub mod consistency;
 pub mod convert;
 mod decoder;
 mod domains;
@@ -20,6 +23,7 @@ mod durable;
 mod encoder;
 mod error;
 mod experts;
+mod flavour;
 mod fused;
 mod generate;
 mod jpeg;
@@ -49,6 +53,7 @@ pub use config::{ModelConfig, MoeConfig, RopeConfig, TextConfig, VisionConfig, Y
 pub use domains::{AttentionDomains, PaddingRule};
 pub use encoder::{Encoder, EncoderOptions};
 pub use error::{ModelError, Result};
+pub use flavour::Flavour;
 pub use generate::{Sampling, generate};
 pub use loss::token_losses;
 pub use model::LlavaOnevision2;

@@ -10,6 +10,7 @@ use crate::batch::PackedBatch;
 use crate::config::ModelConfig;
 use crate::decoder::{Decoder, Placement};
 use crate::error::{ModelError, Result};
+use crate::flavour::Flavour;
 use crate::layers::Linear;
 use crate::probe::{NoProbe, Probe};
 use crate::vision::VisionTower;
@@ -38,6 +39,14 @@ impl LlavaOnevision2 {
     /// # Errors
     /// What [`Weights::get`] says.
     pub fn new(config: ModelConfig, weights: &Weights) -> Result<Self> {
+        Self::of_flavour(config, weights, Flavour::HuggingFace)
+    }
+
+    /// Like [`new`](Self::new), with the constants of this flavour.
+    ///
+    /// # Errors
+    /// What [`Weights::get`] says.
+    pub fn of_flavour(config: ModelConfig, weights: &Weights, flavour: Flavour) -> Result<Self> {
         let vocabulary = [config.text.vocab_size, config.text.hidden_size];
         let embedding = weights.get("model.language_model.embed_tokens.weight", &vocabulary)?;
         let head = if config.tie_word_embeddings {
@@ -46,7 +55,7 @@ impl LlavaOnevision2 {
             weights.get("lm_head.weight", &vocabulary)?
         };
         Ok(Self {
-            vision: VisionTower::load(&config.vision, weights)?,
+            vision: VisionTower::load(&config.vision, weights, flavour)?,
             decoder: Decoder::load(&config.text, weights)?,
             head: Linear::from_weight(head),
             embedding,

@@ -7,6 +7,7 @@ use crate::attention::{DomainPair, attend};
 use crate::config::VisionConfig;
 use crate::domains::AttentionDomains;
 use crate::error::{ModelError, Result};
+use crate::flavour::Flavour;
 use crate::fused;
 use crate::layers::{Linear, Norm, RmsNorm};
 use crate::probe::Probe;
@@ -37,19 +38,22 @@ struct Merger {
 }
 
 impl VisionTower {
-    pub(crate) fn load(config: &VisionConfig, weights: &Weights) -> Result<Self> {
+    pub(crate) fn load(config: &VisionConfig, weights: &Weights, flavour: Flavour) -> Result<Self> {
+        let eps = flavour.vision_eps(config);
         let VisionConfig { hidden_size: width, patch_size: patch, num_channels: channels, .. } = *config;
         // A convolution whose stride is its size is a product with the flattened kernel.
         let kernel = weights
             .get("model.visual.embeddings.patch_embedding.weight", &[width, channels, patch, patch])?
             .flatten_from(1)?;
-        let layer = |number| Layer::load(config, weights, &format!("model.visual.encoder.layers.{number}"));
+        let layer = |number| {
+            Layer::load(config, weights, &format!("model.visual.encoder.layers.{number}"), eps.layers)
+        };
         Ok(Self {
             patch_embedding: Linear::from_weight(kernel),
-            norm_pre: norm(config, weights, "model.visual.layernorm_pre")?,
+            norm_pre: norm(config, weights, "model.visual.layernorm_pre", eps.before)?,
             layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_>>()?,
-            merger: Merger::load(config, weights)?,
-            config: config.clone(),
+            merger: Merger::load(config, weights, eps.merger)?,
+            config: VisionConfig { rope_theta: flavour.vision_theta(config), ..config.clone() },
         })
     }
 
@@ -120,8 +124,8 @@ pub fn vision_windows(grids: &[ImageGrid], frames: usize) -> Result<AttentionDom
     AttentionDomains::from_lengths(lengths)
 }
 
-fn norm(config: &VisionConfig, weights: &Weights, name: &str) -> Result<Norm> {
-    let (width, eps) = (config.hidden_size, config.layer_norm_eps);
+fn norm(config: &VisionConfig, weights: &Weights, name: &str, eps: f64) -> Result<Norm> {
+    let width = config.hidden_size;
     if config.rms_norm {
         return Ok(Norm::RootMeanSquare(RmsNorm::load(weights, name, width, eps)?));
     }
@@ -129,14 +133,14 @@ fn norm(config: &VisionConfig, weights: &Weights, name: &str) -> Result<Norm> {
 }
 
 impl Layer {
-    fn load(config: &VisionConfig, weights: &Weights, name: &str) -> Result<Self> {
+    fn load(config: &VisionConfig, weights: &Weights, name: &str, eps: f64) -> Result<Self> {
         let (width, wide) = (config.hidden_size, config.intermediate_size);
         let linear = |part: &str, sizes| Linear::load(weights, &format!("{name}.{part}"), sizes, true);
         Ok(Self {
-            norm1: norm(config, weights, &format!("{name}.layer_norm1"))?,
+            norm1: norm(config, weights, &format!("{name}.layer_norm1"), eps)?,
             qkv: linear("self_attn.qkv", [width, 3 * width])?,
             proj: linear("self_attn.proj", [width, width])?,
-            norm2: norm(config, weights, &format!("{name}.layer_norm2"))?,
+            norm2: norm(config, weights, &format!("{name}.layer_norm2"), eps)?,
             fc1: linear("mlp.fc1", [width, wide])?,
             fc2: linear("mlp.fc2", [wide, width])?,
         })
@@ -204,12 +208,12 @@ impl Rotary {
 }
 
 impl Merger {
-    fn load(config: &VisionConfig, weights: &Weights) -> Result<Self> {
+    fn load(config: &VisionConfig, weights: &Weights, eps: f64) -> Result<Self> {
         let width = config.hidden_size;
         let block = config.spatial_merge_size.pow(2) * width;
         let name = "model.visual.merger";
         Ok(Self {
-            norm: Norm::layer(weights, &format!("{name}.ln_q"), width, config.layer_norm_eps)?,
+            norm: Norm::layer(weights, &format!("{name}.ln_q"), width, eps)?,
             first: Linear::load(weights, &format!("{name}.mlp.0"), [block, block], true)?,
             second: Linear::load(weights, &format!("{name}.mlp.2"), [block, config.out_hidden_size], true)?,
         })

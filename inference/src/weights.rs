@@ -71,8 +71,8 @@ impl Weights {
         &self.device
     }
 
-    /// Whether the checkpoint has this tensor; random weights have the per-expert form only.
-    pub(crate) fn is_fused(&self, name: &str) -> bool {
+    /// Whether the files have this tensor; what is put together has the per-expert form only.
+    pub(crate) fn is_in_files(&self, name: &str) -> bool {
         match &self.source {
             Source::Files(files) => files.get(name).is_ok(),
             // It has the per-expert names, whatever is in its files.
@@ -120,7 +120,7 @@ impl Weights {
     }
 }
 
-fn candle_dtype(dtype: TorchDtype) -> Result<DType> {
+pub(crate) fn candle_dtype(dtype: TorchDtype) -> Result<DType> {
     Ok(match dtype {
         TorchDtype::BFloat16 => DType::BF16,
         TorchDtype::Half => DType::F16,

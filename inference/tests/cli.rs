@@ -150,3 +150,40 @@ fn convert_takes_its_own_flags_and_those_of_the_reference_converter() {
     }
     assert!(!Path::new(&path("new")).exists());
 }
+
+#[test]
+fn consistency_prints_a_table_or_json_and_exits_by_what_it_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let hf = tiny_model();
+    let (hf, scratch) = (hf.to_str().unwrap(), folder.path().to_str().unwrap());
+    let args = ["consistency", "--hf", hf, "--fold-ids", "--scratch", scratch, "--tp", "2", "--pp", "2"];
+    let good = packd_model(&args);
+    let said = stdout(&good);
+    assert_eq!(good.status.code(), Some(0), "{said}{}", String::from_utf8_lossy(&good.stderr));
+    for line in ["1 weights         passed        58        58  1         0 ", "6 loading         passed"] {
+        assert!(said.contains(line), "{said}");
+    }
+    assert!(said.contains("consistent (Megatron constants on the Megatron side)"), "{said}");
+    // The temporary checkpoint is gone.
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+
+    let strict = [&args[..], &["--tolerance", "f32", "--skip", "loading,logits"]].concat();
+    let bad = packd_model(&strict);
+    let said = stdout(&bad);
+    assert_eq!(bad.status.code(), Some(1), "{said}");
+    assert!(said.contains("  vit.after_pre_layernorm: cosine 1.0000000, error 8.7"), "{said}");
+    assert!(said.contains("--flavour hf"), "{said}");
+    let json = packd_model(&[&strict[..], &["--json"]].concat());
+    let json: serde_json::Value = serde_json::from_str(&stdout(&json)).unwrap();
+    assert_eq!((&json["passed"], &json["flavour"]), (&false.into(), &"megatron".into()));
+    assert_eq!(json["checks"][1]["check"], "vision_encoder");
+    assert_eq!(json["checks"][1]["first_over"], "vit.after_pre_layernorm");
+    assert_eq!(json["checks"][4]["outcome"], "skipped");
+    let alike = packd_model(&[&strict[..], &["--flavour", "hf"]].concat());
+    assert_eq!(alike.status.code(), Some(0), "{}", stdout(&alike));
+
+    let none = packd_model(&[&args[..], &["--checks", "merger", "--skip", "merger"]].concat());
+    assert_eq!(none.status.code(), Some(78));
+    let missing = packd_model(&["consistency", "--hf", hf, "--fold-ids", "--mcore", "/nonexistent"]);
+    assert_eq!(missing.status.code(), Some(66), "{}", String::from_utf8_lossy(&missing.stderr));
+}

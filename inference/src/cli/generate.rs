@@ -5,14 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use packd_contracts::{Contract, ImageRef, Sample};
 
-use super::{ModelArgs, exit};
-use crate::batch::SubSample;
-use crate::encoder::Encoder;
-use crate::error::{ModelError, Result};
+use super::{ModelArgs, exit, read_image};
+use crate::error::Result;
 use crate::generate::{Sampling, generate};
-use crate::pixels::decode;
 
 /// Answers one question, greedily unless a temperature is given.
 #[derive(Args)]
@@ -46,7 +42,8 @@ pub(super) struct GenerateArgs {
 
 pub(super) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let (model, encoder) = args.model.load()?;
-    let prompt = prompt(args, &encoder)?;
+    let images = args.image.iter().map(|path| read_image(path)).collect::<Result<Vec<_>>>()?;
+    let prompt = encoder.prompt(&args.prompt, &images)?;
     let sampling =
         Sampling { temperature: args.temperature, top_p: args.top_p, top_k: args.top_k, seed: args.seed };
     let mut shown = String::new();
@@ -74,31 +71,4 @@ fn show(text: &str) {
     if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
         std::process::exit(exit::IO.into());
     }
-}
-
-/// The question as the training process writes it, up to where the answer begins.
-fn prompt(args: &GenerateArgs, encoder: &Encoder) -> Result<SubSample> {
-    if encoder.counter().contract() != Contract::LlavaOnevision2 {
-        let detail = "generate writes prompts of the llava-onevision-2 profiles".into();
-        return Err(ModelError::Config { name: "--profile".into(), detail });
-    }
-    let images = args
-        .image
-        .iter()
-        .map(|path| {
-            let read = std::fs::read(path).map_err(|source| ModelError::Read { path: path.clone(), source });
-            decode(&read?)
-        })
-        .collect::<Result<Vec<_>>>()?;
-    let sample = Sample {
-        prompts: vec![args.prompt.clone()],
-        captions: vec![String::new()],
-        images: args.image.iter().map(|path| ImageRef::Path(path.display().to_string())).collect(),
-        ..Sample::default()
-    };
-    let mut sub = encoder.sub_sample(&sample, &images)?;
-    // An empty answer is the token that ends it.
-    sub.input_ids.pop();
-    sub.labels.pop();
-    Ok(sub)
 }

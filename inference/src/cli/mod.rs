@@ -1,6 +1,7 @@
 //! The commands of `packd-model` and `packd-gpu`.
 
 mod bench;
+mod consistency;
 mod convert;
 mod forward;
 mod generate;
@@ -67,6 +68,8 @@ enum Command {
     Layout(layout::LayoutArgs),
     /// Convert a checkpoint between Hugging Face and Megatron, or to other parallel degrees
     Convert(convert::ConvertArgs),
+    /// Compare a Megatron checkpoint with the Hugging Face one, as tensors and as models
+    Consistency(consistency::ConsistencyArgs),
     /// Merge a vision tower, a decoder and a processor into one checkpoint
     Merge(merge::MergeArgs),
     /// Compare the tensors of a merged checkpoint with its sources
@@ -93,12 +96,27 @@ fn save(tensors: &HashMap<String, Tensor>, path: &Path) -> Result<()> {
     candle_core::safetensors::save(tensors, path).map_err(|error| write(std::io::Error::other(error)))
 }
 
+fn read_image(path: &Path) -> Result<image::RgbImage> {
+    let bytes = std::fs::read(path).map_err(|source| ModelError::Read { path: path.to_owned(), source });
+    crate::pixels::decode(&bytes?)
+}
+
 /// Which model, and how it is run.
 #[derive(Args)]
 struct ModelArgs {
     /// Hugging Face model directory: config.json, safetensors, and tokenizer and image processor if it has them
     #[arg(long, value_name = "DIR", help_heading = "Model")]
     model: PathBuf,
+    /// Take random weights instead of the model's; only config.json is read
+    #[arg(long, help_heading = "Model")]
+    random_weights: bool,
+    #[command(flatten)]
+    how: HowArgs,
+}
+
+/// How a model is run.
+#[derive(Args)]
+struct HowArgs {
     /// Hugging Face directory with the tokenizer and image processor that the packs were made with [default: the
     /// model's own, else those built into packd]
     #[arg(long, value_name = "DIR", help_heading = "Model")]
@@ -118,9 +136,6 @@ struct ModelArgs {
     /// Map token ids into the model's vocabulary, for tiny models without meaning
     #[arg(long, help_heading = "Model")]
     fold_ids: bool,
-    /// Take random weights instead of the model's; only config.json is read
-    #[arg(long, help_heading = "Model")]
-    random_weights: bool,
     /// Where to run [default: the GPU in packd-gpu, the CPU in packd-model]
     #[arg(long, value_enum, help_heading = "Model")]
     device: Option<DeviceChoice>,
@@ -159,28 +174,39 @@ enum DTypeChoice {
 
 impl ModelArgs {
     fn load(&self) -> Result<(LlavaOnevision2, Encoder)> {
-        let device = self.device()?;
-        let dtype = match self.dtype {
-            Some(DTypeChoice::F32) => DType::F32,
-            Some(DTypeChoice::Bf16) => DType::BF16,
-            Some(DTypeChoice::F16) => DType::F16,
-            None if device.is_cuda() => DType::BF16,
-            None => DType::F32,
-        };
+        let device = self.how.device()?;
+        let dtype = self.how.dtype(&device);
         let config = ModelConfig::read(&self.model)?;
-        let options = EncoderOptions {
-            tokenizer: self.tokenizer.clone(),
-            profile: self.profile.clone(),
-            fold_ids: self.fold_ids,
-            resizer: self.resizer.into(),
-        };
-        let encoder = Encoder::new(&self.model, &config, &options)?;
+        let encoder = self.how.encoder(&self.model, &config)?;
         let weights = if self.random_weights {
             Weights::random(dtype, &device)
         } else {
             Weights::read(&self.model, dtype, &device)?
         };
         Ok((LlavaOnevision2::new(config, &weights)?, encoder))
+    }
+}
+
+impl HowArgs {
+    /// The encoder for the model in `dir`.
+    fn encoder(&self, dir: &Path, config: &ModelConfig) -> Result<Encoder> {
+        let options = EncoderOptions {
+            tokenizer: self.tokenizer.clone(),
+            profile: self.profile.clone(),
+            fold_ids: self.fold_ids,
+            resizer: self.resizer.into(),
+        };
+        Encoder::new(dir, config, &options)
+    }
+
+    fn dtype(&self, device: &Device) -> DType {
+        match self.dtype {
+            Some(DTypeChoice::F32) => DType::F32,
+            Some(DTypeChoice::Bf16) => DType::BF16,
+            Some(DTypeChoice::F16) => DType::F16,
+            None if device.is_cuda() => DType::BF16,
+            None => DType::F32,
+        }
     }
 
     fn device(&self) -> Result<Device> {
@@ -216,6 +242,7 @@ pub fn main() -> ExitCode {
         Command::Pixels(args) => pixels::run(args),
         Command::Layout(args) => layout::run(args),
         Command::Convert(args) => convert::run(args),
+        Command::Consistency(args) => consistency::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Validate(args) => merge::run_validate(args),
         Command::Bench(args) => bench::run(args),

@@ -1,6 +1,7 @@
 //! A checkpoint of either kind, read under the names of Hugging Face.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 
 use super::error::ConvertError;
@@ -98,10 +99,15 @@ impl Source {
     /// [`ModelError::TorchFile`].
     pub fn bytes(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let Some(shape) = self.shape(name) else { return Ok(None) };
-        let cols = shape[1..].iter().product();
         let mut bytes = Vec::new();
-        self.tensors.read(name, 0..shape[0], 0..cols, &mut bytes)?;
+        self.read_rows(name, 0..shape[0], &mut bytes)?;
         Ok(Some(bytes))
+    }
+
+    /// Appends rows of a tensor, little-endian, all columns of each; nothing when the model has no such tensor.
+    pub(crate) fn read_rows(&self, name: &str, rows: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
+        let Some(shape) = self.shape(name) else { return Ok(()) };
+        self.tensors.read(name, rows, 0..shape[1..].iter().product(), out)
     }
 
     pub(super) fn tensors(&self) -> &dyn HfTensors {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod consistency;
 mod contradictions;
 mod golden;
 mod refused;

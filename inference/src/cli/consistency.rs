@@ -1,0 +1,274 @@
+//! `packd model consistency`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+
+use super::layout::degree;
+use super::{HowArgs, exit, read_image, say};
+use crate::batch::PackedBatch;
+use crate::config::ModelConfig;
+use crate::consistency::{Check, CheckKind, ConsistencyOptions, Outcome, Point, Report, Tolerance, check};
+use crate::convert::{ConvertTo, Format, McoreOptions, SourceOptions, convert};
+use crate::error::{ModelError, Result};
+use crate::flavour::Flavour;
+use crate::layout::AskedDegrees;
+use crate::pixels::test_picture;
+
+/// Compares a Megatron checkpoint with the Hugging Face checkpoint that it should be: all tensors, and what both compute
+/// of an image and a question, with the constants of Megatron's code on its side. Exits with 1 when a check fails.
+#[derive(Args)]
+#[command(after_help = "\
+Checks:
+  weights         every tensor of the model, put together from all ranks
+  vision-encoder  the vision tower after patch embedding and first norm, its rotary angles, and before the adapter
+  merger          after the adapter
+  layers          after each layer of the vision tower
+  logits          what the decoder gets, after each of its layers, and the logits
+  loading         the Hugging Face checkpoint read in two ways
+
+Examples:
+  packd model consistency --hf model-hf --mcore model-tp2
+  packd model consistency --hf model-hf --mcore model-tp2 --tolerance f32 --flavour hf
+  packd model consistency --hf model-hf --tp 2 --pp 4")]
+pub(super) struct ConsistencyArgs {
+    /// Hugging Face checkpoint
+    #[arg(long, env = "HF_MODEL_PATH", value_name = "DIR")]
+    hf: PathBuf,
+    /// Megatron checkpoint [default: --hf is converted into a temporary folder, to the degrees given]
+    #[arg(long, env = "MCORE_CHECKPOINT_PATH", value_name = "DIR")]
+    mcore: Option<PathBuf>,
+    /// Tensor parallel degree of the Megatron checkpoint
+    #[arg(long, aliases = ["tensor-model-parallel-size", "tensor_model_parallel_size"], env = "CONSISTENCY_TEST_TP", value_name = "N", value_parser = degree)]
+    tp: Option<usize>,
+    /// Pipeline parallel degree
+    #[arg(long, aliases = ["pipeline-model-parallel-size", "pipeline_model_parallel_size"], env = "CONSISTENCY_TEST_PP", value_name = "N", value_parser = degree)]
+    pp: Option<usize>,
+    /// Expert parallel degree
+    #[arg(long, aliases = ["expert-model-parallel-size", "expert_parallel_size"], value_name = "N", value_parser = degree)]
+    ep: Option<usize>,
+    /// Where the temporary folder is made
+    #[arg(long, value_name = "DIR", env = "TMPDIR", hide_env = true, default_value = "/tmp")]
+    scratch: PathBuf,
+
+    /// Make these checks only
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "CHECK,…")]
+    checks: Vec<CheckChoice>,
+    /// Leave out these checks
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "CHECK,…")]
+    skip: Vec<CheckChoice>,
+    /// bf16: what bf16 and Megatron's constants explain; f32: the same weights in the same arithmetic
+    #[arg(long, value_enum, default_value = "bf16")]
+    tolerance: ToleranceChoice,
+    /// Constants that the Megatron weights are run with: those of Megatron's code, or those of config.json
+    #[arg(long, value_enum, default_value = "megatron")]
+    flavour: FlavourChoice,
+    /// Image to look at [default: a picture made for it, 336 by 336]
+    #[arg(long, alias = "img", env = "TEST_IMAGE_PATH", value_name = "FILE")]
+    image: Option<PathBuf>,
+    /// Question about it
+    #[arg(long, alias = "sample-text", value_name = "TEXT", default_value = "Describe this image.")]
+    text: String,
+    #[command(flatten)]
+    how: HowArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum CheckChoice {
+    Weights,
+    #[value(alias = "vision_encoder")]
+    VisionEncoder,
+    Merger,
+    Layers,
+    Logits,
+    Loading,
+}
+
+impl From<CheckChoice> for CheckKind {
+    fn from(choice: CheckChoice) -> Self {
+        match choice {
+            CheckChoice::Weights => Self::Weights,
+            CheckChoice::VisionEncoder => Self::VisionEncoder,
+            CheckChoice::Merger => Self::Merger,
+            CheckChoice::Layers => Self::Layers,
+            CheckChoice::Logits => Self::Logits,
+            CheckChoice::Loading => Self::Loading,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ToleranceChoice {
+    Bf16,
+    F32,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum FlavourChoice {
+    Megatron,
+    Hf,
+}
+
+impl ConsistencyArgs {
+    fn checks(&self) -> Result<BTreeSet<CheckKind>> {
+        let given = self.checks.iter().copied().map(CheckKind::from);
+        let mut checks: BTreeSet<CheckKind> =
+            if self.checks.is_empty() { CheckKind::ALL.into() } else { given.collect() };
+        for left_out in self.skip.iter().copied().map(CheckKind::from) {
+            checks.remove(&left_out);
+        }
+        if checks.is_empty() {
+            let detail = "no check is left to make".into();
+            return Err(ModelError::Config { name: "--checks and --skip".into(), detail });
+        }
+        Ok(checks)
+    }
+
+    /// Converts `--hf` into `target`.
+    fn convert(&self, target: &Path) -> Result<()> {
+        let from =
+            SourceOptions { dir: self.hf.clone(), format: Some(Format::Hf), ..SourceOptions::default() };
+        let to = McoreOptions {
+            tp: self.tp.unwrap_or(1),
+            pp: self.pp,
+            ep: self.ep.unwrap_or(1),
+            ..McoreOptions::default()
+        };
+        convert(&from, target, &ConvertTo::Mcore(to)).map(|_| ())
+    }
+}
+
+pub(super) fn run(args: &ConsistencyArgs) -> Result<ExitCode> {
+    let checks = args.checks()?;
+    let device = args.how.device()?;
+    let config = ModelConfig::read(&args.hf)?;
+    let encoder = args.how.encoder(&args.hf, &config)?;
+    let picture = args.image.as_deref().map_or_else(|| Ok(test_picture(336, 336)), read_image)?;
+    let batch = PackedBatch::pack(&[encoder.prompt(&args.text, &[picture])?])?;
+    // The folder is gone when this function ends.
+    let scratch;
+    let mcore = match &args.mcore {
+        Some(mcore) => mcore.clone(),
+        None => {
+            let folder = tempfile::Builder::new().prefix("packd-consistency-").tempdir_in(&args.scratch);
+            let write = |source| ModelError::Write { path: args.scratch.clone(), source };
+            scratch = folder.map_err(write)?;
+            let target = scratch.path().join("mcore");
+            args.convert(&target)?;
+            target
+        }
+    };
+    let options = ConsistencyOptions {
+        hf: args.hf.clone(),
+        mcore,
+        degrees: AskedDegrees { tp: args.tp, pp: args.pp, ep: args.ep },
+        tolerance: match args.tolerance {
+            ToleranceChoice::Bf16 => Tolerance::Bf16,
+            ToleranceChoice::F32 => Tolerance::F32,
+        },
+        flavour: match args.flavour {
+            FlavourChoice::Megatron => Flavour::Megatron,
+            FlavourChoice::Hf => Flavour::HuggingFace,
+        },
+        checks,
+        dtype: args.how.dtype(&device),
+        device,
+    };
+    let report = check(&options, &batch)?;
+    if args.json {
+        say!("{}", serde_json::json!(report));
+    } else {
+        print(&report);
+    }
+    Ok(if report.passed { ExitCode::SUCCESS } else { ExitCode::from(exit::FAULTS) })
+}
+
+fn print(report: &Report) {
+    say!(
+        "{:<17} {:<7} {:>8} {:>9}  {:<9} {:<8} {:<8} worst",
+        "check",
+        "result",
+        "compared",
+        "identical",
+        "cosine",
+        "error",
+        "allowed"
+    );
+    for (number, check) in report.checks.iter().enumerate() {
+        print_check(number + 1, check);
+    }
+    let failed = report.checks.iter().filter(|check| check.outcome == Outcome::Failed);
+    for check in failed.clone() {
+        say!();
+        say!(
+            "{} failed{}",
+            check.check.name(),
+            check.detail.as_ref().map_or(String::new(), |it| format!(": {it}"))
+        );
+        let over: Vec<&Point> = check.points.iter().filter(|point| !point.passed).collect();
+        over.iter().take(SHOWN).for_each(|point| print_point(point));
+        if over.len() > SHOWN {
+            say!("  … and {} more; --json has them all", over.len() - SHOWN);
+        }
+    }
+    say!();
+    match failed.count() {
+        0 => say!("the two checkpoints are consistent ({} constants on the Megatron side)", report.flavour),
+        failed => say!("{failed} checks failed: the checkpoints are not consistent"),
+    }
+    for note in &report.notes {
+        say!("note: {note}");
+    }
+    if !report.passed && report.tolerance == Tolerance::F32 && report.flavour == Flavour::Megatron {
+        say!(
+            "note: Megatron's constants are not within f32 tolerance; --flavour hf compares in one arithmetic"
+        );
+    }
+}
+
+/// Points of a check that are shown.
+const SHOWN: usize = 5;
+
+fn print_check(number: usize, check: &Check) {
+    let outcome = match check.outcome {
+        Outcome::Passed => "passed",
+        Outcome::Failed => "FAILED",
+        Outcome::Skipped => "skipped",
+    };
+    let name = format!("{number} {}", check.check.name());
+    let Some(worst) = &check.worst else {
+        let why = if check.outcome == Outcome::Skipped { check.detail.as_deref() } else { None };
+        say!("{name:<17} {outcome:<7} {}", why.unwrap_or_default());
+        return;
+    };
+    let (compared, identical) = (check.compared, check.identical);
+    let allowed = format!("{:.2e}", worst.threshold.relative_error);
+    let (cosine, error, at) = match &worst.agreement {
+        Some(_) if compared == identical => ("1".into(), "0".into(), "all are the same to the bit"),
+        Some(it) => (format!("{:.7}", it.cosine), format!("{:.2e}", it.relative_error), worst.name.as_str()),
+        None => ("-".into(), "shapes".into(), worst.name.as_str()),
+    };
+    say!("{name:<17} {outcome:<7} {compared:>8} {identical:>9}  {cosine:<9} {error:<8} {allowed:<8} {at}");
+    if let Some(detail) = check.detail.as_ref().filter(|_| check.outcome == Outcome::Passed) {
+        say!("{:<17} note: {detail}", "");
+    }
+}
+
+fn print_point(point: &Point) {
+    let found = match (&point.agreement, &point.other_shape) {
+        (Some(it), _) => format!(
+            "cosine {:.7}, error {:.2e}, largest difference {:.2e}",
+            it.cosine, it.relative_error, it.max_abs
+        ),
+        (None, other) => format!("shapes {:?} and {:?}", point.shape, other.as_deref().unwrap_or_default()),
+    };
+    say!("  {}: {found}; allowed: {}", point.name, point.threshold);
+    if let Some(hint) = &point.hint {
+        say!("    {hint}");
+    }
+}

@@ -1,0 +1,154 @@
+//! What the checks found.
+
+use serde::Serialize;
+
+use super::{CheckKind, Tolerance};
+use crate::agreement::{Agreement, Threshold};
+use crate::flavour::Flavour;
+
+/// What all checks found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// No check failed.
+    pub passed: bool,
+    /// Which thresholds counted.
+    pub tolerance: Tolerance,
+    /// Whose constants the Megatron weights were run with.
+    pub flavour: Flavour,
+    /// The checks in order, those left out among them.
+    pub checks: Vec<Check>,
+    /// What the training may have computed with other than `config.json` says ([`Source::notes`](crate::convert::Source::notes)).
+    pub notes: Vec<String>,
+}
+
+/// What came of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Everything is within its threshold.
+    Passed,
+    /// Something is not.
+    Failed,
+    /// It was not made.
+    Skipped,
+}
+
+/// A check.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    /// Which.
+    pub check: CheckKind,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// Tensors or points that were compared.
+    pub compared: usize,
+    /// Those of them that are the same to the bit.
+    pub identical: usize,
+    /// The first that is over its threshold.
+    pub first_over: Option<String>,
+    /// The one nearest to its threshold, or farthest over it.
+    pub worst: Option<Point>,
+    /// Of tensors those over their thresholds, of a model's outputs all, in order.
+    pub points: Vec<Point>,
+    /// Why it failed without a comparison, why it was not made, or what to know about it.
+    pub detail: Option<String>,
+}
+
+/// Two tensors compared.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// The tensor's Hugging Face name, or where in the model it is (`vit.layer3.out`).
+    pub name: String,
+    /// Shape on the side of Hugging Face.
+    pub shape: Vec<usize>,
+    /// Shape on the other side, where it is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_shape: Option<Vec<usize>>,
+    /// How far the two agree; none when their shapes differ.
+    pub agreement: Option<Agreement>,
+    /// How far they must.
+    pub threshold: Threshold,
+    /// Whether they do.
+    pub passed: bool,
+    /// What would explain the difference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Point {
+    pub(super) fn new(name: &str, shape: &[usize], agreement: Agreement, threshold: Threshold) -> Self {
+        Self {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            other_shape: None,
+            agreement: Some(agreement),
+            threshold,
+            passed: threshold.is_met_by(&agreement),
+            hint: None,
+        }
+    }
+
+    pub(super) fn of_shapes(name: &str, shape: &[usize], other: &[usize], threshold: Threshold) -> Self {
+        Self {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            other_shape: Some(other.to_vec()),
+            agreement: None,
+            threshold,
+            passed: false,
+            hint: None,
+        }
+    }
+
+    /// How much of what is allowed it takes up: above 1 when it fails.
+    fn strain(&self) -> f64 {
+        let Some(agreement) = &self.agreement else { return f64::INFINITY };
+        let (error, allowed) = (agreement.relative_error, self.threshold.relative_error);
+        match error {
+            0.0 => 0.0,
+            error if error.is_nan() => f64::INFINITY,
+            error => error / allowed,
+        }
+    }
+}
+
+impl Check {
+    pub(super) fn new(check: CheckKind) -> Self {
+        Self {
+            check,
+            outcome: Outcome::Passed,
+            compared: 0,
+            identical: 0,
+            first_over: None,
+            worst: None,
+            points: Vec::new(),
+            detail: None,
+        }
+    }
+
+    /// One that was not made.
+    pub(super) fn skipped(check: CheckKind, why: &str) -> Self {
+        Self { outcome: Outcome::Skipped, detail: Some(why.to_owned()), ..Self::new(check) }
+    }
+
+    /// One that could not compare anything.
+    pub(super) fn failed(check: CheckKind, why: String) -> Self {
+        Self { outcome: Outcome::Failed, detail: Some(why), ..Self::new(check) }
+    }
+
+    /// Counts a comparison, and keeps it when it failed or `keep` says so.
+    pub(super) fn add(&mut self, point: Point, keep: bool) {
+        self.compared += 1;
+        self.identical += usize::from(point.agreement.is_some_and(|it| it.relative_error == 0.0));
+        if !point.passed {
+            self.outcome = Outcome::Failed;
+            self.first_over.get_or_insert_with(|| point.name.clone());
+        }
+        if self.worst.as_ref().is_none_or(|worst| worst.strain() < point.strain()) {
+            self.worst = Some(point.clone());
+        }
+        if keep || !point.passed {
+            self.points.push(point);
+        }
+    }
+}
