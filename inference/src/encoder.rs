@@ -113,10 +113,8 @@ impl Encoder {
         let labels = |(&id, &is_trained): (&u32, &bool)| if is_trained { i64::from(id) } else { IGNORE };
         let input_ids: Vec<u32> = encoded.input_ids.iter().map(|&id| self.id(id)).collect();
         let labels = input_ids.iter().zip(&encoded.is_trained).map(labels).collect();
-        let mut images: Vec<ImagePatches> = images
-            .iter()
-            .map(|image| patches(image, self.counter.images(), &self.normalisation, self.resizer))
-            .collect::<Result<_>>()?;
+        let mut images: Vec<ImagePatches> =
+            images.iter().map(|image| self.image(image)).collect::<Result<_>>()?;
         let positions = frames.filter(|frames| frames.positions.iter().any(Option::is_some));
         if let Some(frames) = positions {
             images = vec![one_row(&images, frames, self.counter.images().merge_size)?];
@@ -124,15 +122,34 @@ impl Encoder {
         Ok(SubSample { input_ids, labels, images })
     }
 
-    /// A question about images, as the training process writes it, up to where the answer begins. Images stand where
-    /// it says `<image>`, else before it.
+    /// An image as the vision tower takes it.
     ///
     /// # Errors
-    /// [`ModelError::Config`] for profiles that are not of LLaVA-OneVision-2; a verdict where the training process would
-    /// refuse the sample.
-    pub fn prompt(&self, question: &str, images: &[RgbImage]) -> Result<SubSample> {
+    /// A verdict where the processor refuses the image's size.
+    pub fn image(&self, image: &RgbImage) -> Result<ImagePatches> {
+        patches(image, self.counter.images(), &self.normalisation, self.resizer)
+    }
+
+    /// The tokens of a text as it stands, without a conversation around it.
+    ///
+    /// # Errors
+    /// [`ModelError::Verdict`] when it cannot be tokenized, [`ModelError::Batch`] when it is empty.
+    pub fn text(&self, text: &str) -> Result<SubSample> {
+        let ids = self.counter.tokenizer().encode(text)?;
+        if ids.is_empty() {
+            return Err(ModelError::Batch("a text without tokens has no logits".into()));
+        }
+        Ok(SubSample::text(ids.into_iter().map(|id| self.id(id)).collect()))
+    }
+
+    /// A question as the training process writes it, up to where the answer begins. Images stand where it says
+    /// `<image>`, else before it.
+    ///
+    /// # Errors
+    /// [`ModelError::Config`] for a profile of another contract; a verdict where the training process would refuse it.
+    pub fn question(&self, question: &str, images: &[RgbImage]) -> Result<SubSample> {
         if self.counter.contract() != Contract::LlavaOnevision2 {
-            let detail = "prompts are written with the llava-onevision-2 profiles".into();
+            let detail = "prompts are written by the llava-onevision-2 profiles".into();
             return Err(ModelError::Config { name: "--profile".into(), detail });
         }
         let sample = Sample {

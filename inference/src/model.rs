@@ -68,6 +68,11 @@ impl LlavaOnevision2 {
         &self.config
     }
 
+    /// Its vision tower.
+    pub(crate) fn tower(&self) -> &VisionTower {
+        &self.vision
+    }
+
     /// The device that it lies on.
     pub fn device(&self) -> &Device {
         self.embedding.device()
@@ -91,6 +96,7 @@ impl LlavaOnevision2 {
     /// # Errors
     /// Those of [`forward`](Self::forward).
     pub fn hidden_states(&self, batch: &PackedBatch, probe: &mut dyn Probe) -> Result<Tensor> {
+        self.check_images(batch)?;
         let embeddings = self.embed(batch, probe)?;
         let domains = DomainPair::same(batch.domains(), self.device())?;
         let positions = batch.domains().positions();
@@ -106,13 +112,17 @@ impl LlavaOnevision2 {
         self.head.forward(hidden)
     }
 
-    /// Like [`hidden_states`](Self::hidden_states) for one sequence of which earlier tokens are in `caches`.
+    /// Like [`hidden_states`](Self::hidden_states) for one sequence of which earlier tokens are in `caches`. What the
+    /// model has generated is text: an image token among it stands for no image.
     pub(crate) fn continue_one(
         &self,
         batch: &PackedBatch,
         first_position: u32,
         caches: &mut [KvCache],
     ) -> Result<Tensor> {
+        if first_position == 0 {
+            self.check_images(batch)?;
+        }
         let embeddings = self.embed(batch, &mut NoProbe)?;
         let tokens = batch.domains().tokens();
         let keys = crate::domains::AttentionDomains::single(first_position + tokens)?;
@@ -160,7 +170,6 @@ impl LlavaOnevision2 {
         let ids_on_device = Tensor::new(ids, self.device())?;
         let mut embeddings = self.embedding.index_select(&ids_on_device, 0)?;
         let is_image = |id: &u32| *id == self.config.image_token_id;
-        self.check_images(batch)?;
         let features = match batch.pixel_values(self.dtype(), self.device())? {
             Some(rows) => Some(self.vision.forward(&rows, batch.grids(), batch.patch_positions(), probe)?),
             None => None,

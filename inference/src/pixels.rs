@@ -157,16 +157,3 @@ fn rows(
     }
     rows
 }
-/// A picture to look at where none is given: shades, edges and fine structure in all colours, the same everywhere.
-pub fn test_picture(width: u32, height: u32) -> RgbImage {
-    RgbImage::from_fn(width, height, |x, y| {
-        let stripes = if (x / 7 + y / 5) % 2 == 0 { 0 } else { 60 };
-        let shade = |at: u32, of: u32| (at * 180 / of.max(1)) as u8;
-        let spots = (x.wrapping_mul(2_654_435_761) ^ y.wrapping_mul(2_246_822_519)) >> 27;
-        image::Rgb([
-            shade(x, width) + stripes,
-            shade(y, height) + spots as u8,
-            stripes + shade(x + y, width + height),
-        ])
-    })
-}

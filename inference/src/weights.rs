@@ -23,8 +23,15 @@ pub struct Weights {
 enum Source {
     Files(MmapedSafetensors),
     Checkpoint(Box<crate::convert::Source>),
+    Made(Box<dyn Maker>),
     /// Standard deviation of every matrix.
     Random(f64),
+}
+
+/// Makes tensors when they are asked for.
+pub(crate) trait Maker: Send + Sync {
+    /// A tensor by its name in the checkpoint, in whatever dtype it has; `None` if there is none of that name.
+    fn make(&self, name: &str, device: &Device) -> Result<Option<Tensor>>;
 }
 
 #[derive(Deserialize)]
@@ -56,6 +63,11 @@ impl Weights {
         Self { source: Source::Checkpoint(Box::new(source)), dtype, device: device.clone() }
     }
 
+    /// Tensors that are made one at a time, under the per-expert names.
+    pub(crate) fn of_maker(maker: Box<dyn Maker>, dtype: DType, device: &Device) -> Self {
+        Self { source: Source::Made(maker), dtype, device: device.clone() }
+    }
+
     /// Random matrices of standard deviation 0.02 and norms of one, for measuring speed without a checkpoint.
     pub fn random(dtype: DType, device: &Device) -> Self {
         Self { source: Source::Random(0.02), dtype, device: device.clone() }
@@ -76,7 +88,7 @@ impl Weights {
         match &self.source {
             Source::Files(files) => files.get(name).is_ok(),
             // It has the per-expert names, whatever is in its files.
-            Source::Checkpoint(_) | Source::Random(_) => false,
+            Source::Checkpoint(_) | Source::Made(_) | Source::Random(_) => false,
         }
     }
 
@@ -85,17 +97,17 @@ impl Weights {
     /// # Errors
     /// [`ModelError::MissingTensor`], [`ModelError::TensorShape`].
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        let help = "is this a merged LLaVA-OneVision-2 checkpoint?";
+        let missing = || ModelError::MissingTensor { name: name.to_owned(), help };
         let tensor = match &self.source {
             Source::Files(files) => {
                 if files.get(name).is_err() {
-                    let help = "is this a merged LLaVA-OneVision-2 checkpoint?";
-                    return Err(ModelError::MissingTensor { name: name.to_owned(), help });
+                    return Err(missing());
                 }
                 files.load(name, &self.device)?
             }
+            Source::Made(maker) => maker.make(name, &self.device)?.ok_or_else(missing)?,
             Source::Checkpoint(source) => {
-                let help = "is this a merged LLaVA-OneVision-2 checkpoint?";
-                let missing = || ModelError::MissingTensor { name: name.to_owned(), help };
                 let (dtype, shape) = source.dtype(name).zip(source.shape(name)).ok_or_else(missing)?;
                 let bytes = source.bytes(name)?.ok_or_else(missing)?;
                 Tensor::from_raw_buffer(&bytes, candle_dtype(dtype)?, shape, &self.device)?

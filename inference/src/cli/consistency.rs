@@ -7,15 +7,16 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 
 use super::layout::degree;
-use super::{HowArgs, exit, read_image, say};
+use super::{RunArgs, exit, read_image, say};
 use crate::batch::PackedBatch;
 use crate::config::ModelConfig;
 use crate::consistency::{Check, CheckKind, ConsistencyOptions, Outcome, Point, Report, Tolerance, check};
 use crate::convert::{ConvertTo, Format, McoreOptions, SourceOptions, convert};
+use crate::encoder::Encoder;
 use crate::error::{ModelError, Result};
 use crate::flavour::Flavour;
 use crate::layout::AskedDegrees;
-use crate::pixels::test_picture;
+use crate::picture::test_picture;
 
 /// Compares a Megatron checkpoint with the Hugging Face checkpoint that it should be: all tensors, and what both compute
 /// of an image and a question, with the constants of Megatron's code on its side. Exits with 1 when a check fails.
@@ -65,14 +66,14 @@ pub(super) struct ConsistencyArgs {
     /// Constants that the Megatron weights are run with: those of Megatron's code, or those of config.json
     #[arg(long, value_enum, default_value = "megatron")]
     flavour: FlavourChoice,
-    /// Image to look at [default: a picture made for it, 336 by 336]
+    /// Image to look at [default: a built-in picture of 16 by 12 tokens]
     #[arg(long, alias = "img", env = "TEST_IMAGE_PATH", value_name = "FILE")]
     image: Option<PathBuf>,
     /// Question about it
     #[arg(long, alias = "sample-text", value_name = "TEXT", default_value = "Describe this image.")]
     text: String,
     #[command(flatten)]
-    how: HowArgs,
+    run: RunArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -145,11 +146,12 @@ impl ConsistencyArgs {
 
 pub(super) fn run(args: &ConsistencyArgs) -> Result<ExitCode> {
     let checks = args.checks()?;
-    let device = args.how.device()?;
+    let device = args.run.device()?;
     let config = ModelConfig::read(&args.hf)?;
-    let encoder = args.how.encoder(&args.hf, &config)?;
-    let picture = args.image.as_deref().map_or_else(|| Ok(test_picture(336, 336)), read_image)?;
-    let batch = PackedBatch::pack(&[encoder.prompt(&args.text, &[picture])?])?;
+    let encoder = Encoder::new(&args.hf, &config, &args.run.encoder())?;
+    let built_in = || Ok(test_picture(config.vision.patch_size, config.vision.spatial_merge_size));
+    let picture = args.image.as_deref().map_or_else(built_in, read_image)?;
+    let batch = PackedBatch::pack(&[encoder.question(&args.text, &[picture])?])?;
     // The folder is gone when this function ends.
     let scratch;
     let mcore = match &args.mcore {
@@ -176,7 +178,7 @@ pub(super) fn run(args: &ConsistencyArgs) -> Result<ExitCode> {
             FlavourChoice::Hf => Flavour::HuggingFace,
         },
         checks,
-        dtype: args.how.dtype(&device),
+        dtype: args.run.dtype(&device),
         device,
     };
     let report = check(&options, &batch)?;

@@ -43,7 +43,7 @@ pub(super) struct GenerateArgs {
 pub(super) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let (model, encoder) = args.model.load()?;
     let images = args.image.iter().map(|path| read_image(path)).collect::<Result<Vec<_>>>()?;
-    let prompt = encoder.prompt(&args.prompt, &images)?;
+    let prompt = encoder.question(&args.prompt, &images)?;
     let sampling =
         Sampling { temperature: args.temperature, top_p: args.top_p, top_k: args.top_k, seed: args.seed };
     let mut shown = String::new();

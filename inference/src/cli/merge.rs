@@ -1,4 +1,4 @@
-//! `packd model merge` and `packd model validate`.
+//! `packd model merge`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use crate::merge::{MergeOptions, MergePlan, MergeReport, ProblemKind, Role, SHAR
 
 /// The parts of a model.
 #[derive(Args)]
-struct SourceArgs {
+pub(super) struct SourceArgs {
     /// Vision tower: a folder of safetensors with config.json, one such file, or a file of torch.save
     #[arg(long, value_name = "PATH")]
     vit: PathBuf,
@@ -60,20 +60,6 @@ pub(super) struct MergeArgs {
     json: bool,
 }
 
-/// Compares the configuration and the tensors of a merged checkpoint with the sources that it was made of, bit for bit
-/// in the checkpoint's dtype. Exits with 1 when any differs.
-#[derive(Args)]
-pub(super) struct ValidateArgs {
-    #[command(flatten)]
-    sources: SourceArgs,
-    /// The merged checkpoint
-    #[arg(long, value_name = "DIR")]
-    ckpt: PathBuf,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
 #[derive(Clone, Copy, ValueEnum)]
 enum VariantChoice {
     Dense,
@@ -95,7 +81,7 @@ fn merge_size(text: &str) -> std::result::Result<usize, String> {
 }
 
 impl SourceArgs {
-    fn options(&self) -> MergeOptions {
+    pub(super) fn options(&self) -> MergeOptions {
         MergeOptions {
             vit: self.vit.clone(),
             llm: self.llm.clone(),
@@ -192,21 +178,4 @@ fn print_notes(report: &MergeReport, options: &MergeOptions) {
     for note in &report.notes {
         say!("  note: {note}");
     }
-}
-
-pub(super) fn run_validate(args: &ValidateArgs) -> Result<ExitCode> {
-    let plan = MergePlan::new(&args.sources.options())?;
-    let done = plan.compare(&args.ckpt)?;
-    if args.json {
-        say!("{}", serde_json::json!(done));
-    } else {
-        for difference in &done.differences {
-            say!("  differs {}: {}", difference.key, difference.detail);
-        }
-        if done.unknown > 0 {
-            say!("{} tensors of the merger have no source", done.unknown);
-        }
-        say!("{} tensors are those of the sources; {} differences", done.equal, done.differences.len());
-    }
-    Ok(if done.differences.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(exit::FAULTS) })
 }

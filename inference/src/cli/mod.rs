@@ -9,6 +9,7 @@ mod layout;
 mod leak_check;
 mod merge;
 mod pixels;
+mod validate;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,12 +17,14 @@ use std::process::ExitCode;
 
 use candle_core::{DType, Device, Tensor};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use image::RgbImage;
 
 use crate::config::ModelConfig;
 use crate::convert::ConvertError;
 use crate::encoder::{Encoder, EncoderOptions};
 use crate::error::{ModelError, Result};
 use crate::model::LlavaOnevision2;
+use crate::pixels::decode;
 use crate::resize::Resizer;
 use crate::torch_file::TorchFileError;
 use crate::weights::Weights;
@@ -72,8 +75,8 @@ enum Command {
     Consistency(consistency::ConsistencyArgs),
     /// Merge a vision tower, a decoder and a processor into one checkpoint
     Merge(merge::MergeArgs),
-    /// Compare the tensors of a merged checkpoint with its sources
-    Validate(merge::ValidateArgs),
+    /// Compare a merged checkpoint with its sources, by its tensors and by what it computes
+    Validate(validate::ValidateArgs),
     /// Measure tokens a second packed, padded and one at a time
     Bench(bench::BenchArgs),
 }
@@ -96,9 +99,10 @@ fn save(tensors: &HashMap<String, Tensor>, path: &Path) -> Result<()> {
     candle_core::safetensors::save(tensors, path).map_err(|error| write(std::io::Error::other(error)))
 }
 
-fn read_image(path: &Path) -> Result<image::RgbImage> {
-    let bytes = std::fs::read(path).map_err(|source| ModelError::Read { path: path.to_owned(), source });
-    crate::pixels::decode(&bytes?)
+/// Reads an image of any format.
+fn read_image(path: &Path) -> Result<RgbImage> {
+    let bytes = std::fs::read(path).map_err(|source| ModelError::Read { path: path.to_owned(), source })?;
+    decode(&bytes).map_err(|error| ModelError::Image(format!("{}: {error}", path.display())))
 }
 
 /// Which model, and how it is run.
@@ -107,16 +111,16 @@ struct ModelArgs {
     /// Hugging Face model directory: config.json, safetensors, and tokenizer and image processor if it has them
     #[arg(long, value_name = "DIR", help_heading = "Model")]
     model: PathBuf,
+    #[command(flatten)]
+    run: RunArgs,
     /// Take random weights instead of the model's; only config.json is read
     #[arg(long, help_heading = "Model")]
     random_weights: bool,
-    #[command(flatten)]
-    how: HowArgs,
 }
 
-/// How a model is run.
+/// What the inputs of a model are made with, and how it is run.
 #[derive(Args)]
-struct HowArgs {
+struct RunArgs {
     /// Hugging Face directory with the tokenizer and image processor that the packs were made with [default: the
     /// model's own, else those built into packd]
     #[arg(long, value_name = "DIR", help_heading = "Model")]
@@ -174,10 +178,10 @@ enum DTypeChoice {
 
 impl ModelArgs {
     fn load(&self) -> Result<(LlavaOnevision2, Encoder)> {
-        let device = self.how.device()?;
-        let dtype = self.how.dtype(&device);
+        let device = self.run.device()?;
+        let dtype = self.run.dtype(&device);
         let config = ModelConfig::read(&self.model)?;
-        let encoder = self.how.encoder(&self.model, &config)?;
+        let encoder = Encoder::new(&self.model, &config, &self.run.encoder())?;
         let weights = if self.random_weights {
             Weights::random(dtype, &device)
         } else {
@@ -187,16 +191,14 @@ impl ModelArgs {
     }
 }
 
-impl HowArgs {
-    /// The encoder for the model in `dir`.
-    fn encoder(&self, dir: &Path, config: &ModelConfig) -> Result<Encoder> {
-        let options = EncoderOptions {
+impl RunArgs {
+    fn encoder(&self) -> EncoderOptions {
+        EncoderOptions {
             tokenizer: self.tokenizer.clone(),
             profile: self.profile.clone(),
             fold_ids: self.fold_ids,
             resizer: self.resizer.into(),
-        };
-        Encoder::new(dir, config, &options)
+        }
     }
 
     fn dtype(&self, device: &Device) -> DType {
@@ -244,7 +246,7 @@ pub fn main() -> ExitCode {
         Command::Convert(args) => convert::run(args),
         Command::Consistency(args) => consistency::run(args),
         Command::Merge(args) => merge::run(args),
-        Command::Validate(args) => merge::run_validate(args),
+        Command::Validate(args) => validate::run(args),
         Command::Bench(args) => bench::run(args),
     };
     done.unwrap_or_else(|error| {

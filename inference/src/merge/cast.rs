@@ -40,6 +40,8 @@ fn decoded<const N: usize>(
             let value = bf16::from_f32(value);
             (value.to_le_bytes(), value.is_finite())
         }),
+        // Numbers of fewer bits only become longer. (Those that are doubles already are not cast.)
+        DType::F64 => encoded(values, |value| (f64::from(value).to_le_bytes(), value.is_finite())),
         _ => (Vec::new(), 0),
     }
 }
@@ -81,6 +83,11 @@ mod tests {
         let (bytes, lost) = cast(&1e300_f64.to_le_bytes(), DType::F64, DType::F32);
         assert_eq!((bytes, lost), (f32::INFINITY.to_le_bytes().to_vec(), 1));
         assert_eq!(cast(&1.5_f64.to_le_bytes(), DType::F64, DType::F16), (vec![0x00, 0x3e], 0));
+    }
+
+    #[test]
+    fn doubles_hold_what_singles_do() {
+        assert_eq!(from_f32(&[0.1], DType::F64).0, f64::from(0.1_f32).to_le_bytes());
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! [`MergePlan::report`] says what would be done and everything that is wrong. [`MergePlan::write`] does it, some
 //! hundred kilobytes at a time, into a folder that appears when it is whole. It refuses as long as anything is wrong: a tensor of a source
 //! that the model does not have, one of the model that no source has (an adapter may be left out: it then gets first
-//! values from a seed), other shapes, integers, one of q, k and v without the others.
+//! values from a seed), other shapes, integers, one of q, k and v without the others. [`validate`] compares a checkpoint
+//! with its sources, by its tensors and by what it computes.
 
 mod carried;
 mod cast;
@@ -12,6 +13,7 @@ mod compare;
 mod file;
 mod gather;
 mod initial;
+mod reference;
 mod remap;
 mod report;
 mod settings;
@@ -19,6 +21,7 @@ mod source;
 mod stream;
 mod target;
 mod tokens;
+mod validate;
 mod write;
 
 use std::collections::BTreeMap;
@@ -35,9 +38,10 @@ use settings::Settings;
 use source::Source;
 use tokens::TokenIds;
 
-pub use compare::{Comparison, Difference};
+pub use compare::{Comparison, Difference, TensorHash};
 pub use report::{MergeReport, Problem, ProblemKind, SourceReport};
 pub use source::Role;
+pub use validate::{Generation, OutputPart, OutputPoint, ValidateOptions, Validation, validate};
 
 /// Bytes of a file of the merged checkpoint by default: 5 GB.
 pub const SHARD_BYTES: u64 = 5_000_000_000;

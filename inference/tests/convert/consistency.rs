@@ -6,8 +6,7 @@ use packd_inference::candle_core::{DType, Device};
 use packd_inference::consistency::{Check, CheckKind, ConsistencyOptions, Outcome, Report, Tolerance, check};
 use packd_inference::convert::McoreOptions;
 use packd_inference::layout::AskedDegrees;
-use packd_inference::pixels::test_picture;
-use packd_inference::{Encoder, EncoderOptions, Flavour, ModelConfig, PackedBatch};
+use packd_inference::{Encoder, EncoderOptions, Flavour, ModelConfig, PackedBatch, test_picture};
 
 use crate::support::*;
 
@@ -34,7 +33,8 @@ fn batch(hf: &Path) -> PackedBatch {
     let config = ModelConfig::read(hf).unwrap();
     let options = EncoderOptions { fold_ids: true, ..EncoderOptions::default() };
     let encoder = Encoder::new(hf, &config, &options).unwrap();
-    let question = encoder.prompt("Describe this image.", &[test_picture(84, 56)]).unwrap();
+    let picture = test_picture(config.vision.patch_size, config.vision.spatial_merge_size);
+    let question = encoder.question("Describe this image.", &[picture]).unwrap();
     PackedBatch::pack(&[question]).unwrap()
 }
 
