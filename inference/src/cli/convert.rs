@@ -10,7 +10,7 @@ use super::say;
 use crate::convert::{
     ConvertError, ConvertTo, Format, HfOptions, McoreOptions, PatchEmbed, SourceOptions, convert,
 };
-use crate::error::Result;
+use crate::error::{ModelError, Result};
 use crate::layout::AskedDegrees;
 use crate::torch_file::{ArgsStyle, ExtraState};
 
@@ -235,7 +235,13 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
         FormatChoice::Hf => ConvertTo::Hf(HfOptions { shard_bytes: args.max_shard_size }),
         FormatChoice::Mcore => ConvertTo::Mcore(args.mcore()),
     };
-    let report = convert(&from, &target, &to)?;
+    let report = convert(&from, &target, &to).inspect_err(|error| {
+        if matches!(error, ModelError::Convert(ConvertError::Replicas { .. })) {
+            eprintln!(
+                "hint: --trust-replicas takes what several ranks hold from the first, without comparing"
+            );
+        }
+    })?;
     if args.json {
         say!("{}", serde_json::json!(report));
         return Ok(ExitCode::SUCCESS);

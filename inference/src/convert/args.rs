@@ -13,8 +13,40 @@ use std::path::Path;
 use super::McoreOptions;
 use super::error::{Contradiction, ConvertError};
 use super::sharding::{Sharding, join};
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, TextConfig};
 use crate::torch_file::{Node, PyValue, TorchFile, Value};
+
+/// Constants of the decoder that Megatron takes from its arguments, not from the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct TrainedWith {
+    rotary_base: Option<f64>,
+    norm_epsilon: Option<f64>,
+}
+
+impl TrainedWith {
+    pub(super) fn of(file: &TorchFile) -> Self {
+        let number = |key| {
+            let found = file.root().get("args")?.get(key)?;
+            match found.value() {
+                Value::Int(_) | Value::Float(_) => found.as_float().filter(|it| it.is_finite() && *it > 0.0),
+                _ => None,
+            }
+        };
+        Self { rotary_base: number("rotary_base"), norm_epsilon: number("norm_epsilon") }
+    }
+
+    /// A decoder's configuration with these.
+    pub(crate) fn apply_to(&self, text: &mut TextConfig) {
+        // What was written in 32 bits is the number that it was made of.
+        let is_other = |one: f64, other: f64| (one - other).abs() > 1e-6 * other.abs();
+        if let Some(base) = self.rotary_base.filter(|base| is_other(*base, text.rope.theta)) {
+            text.rope.theta = base;
+        }
+        if let Some(eps) = self.norm_epsilon.filter(|eps| is_other(*eps, text.rms_norm_eps)) {
+            text.rms_norm_eps = eps;
+        }
+    }
+}
 
 /// The key of `args` under which the settings of `config.json` are kept.
 const SETTINGS: &str = "packd_config";
@@ -54,7 +86,7 @@ impl Setting {
             (Self::Number(number), Value::Int(_) | Value::Float(_)) => {
                 let said = found.as_float().unwrap_or(f64::NAN);
                 // The same number may have gone through 32 bits.
-                (said - number).abs() > 1e-6 * number.abs()
+                said.is_nan() || (said - number).abs() > 1e-6 * number.abs()
             }
             _ => false,
         }
@@ -113,8 +145,16 @@ fn int(number: usize) -> PyValue {
 
 /// What Megatron compares with its own arguments when it loads, what the reference converter asks for, what tells the
 /// layout of an ambiguous name, and the settings that shapes do not show.
-pub(super) fn of_model(config: &ModelConfig, sharding: &Sharding, options: &McoreOptions) -> PyValue {
-    let text = &config.text;
+pub(super) fn of_model(
+    config: &ModelConfig,
+    sharding: &Sharding,
+    options: &McoreOptions,
+    trained_with: TrainedWith,
+) -> PyValue {
+    // What a training was given stays with its checkpoint.
+    let mut text = config.text.clone();
+    trained_with.apply_to(&mut text);
+    let text = &text;
     let mut fields = vec![
         ("tensor_model_parallel_size", int(sharding.tp)),
         ("pipeline_model_parallel_size", int(sharding.pp())),
@@ -229,15 +269,24 @@ fn sizes(args: Node<'_>, config: &ModelConfig) -> Vec<Compared> {
 /// Arguments whose defaults, or entries in a registry of models, may differ from what the model was published with.
 fn of_training(args: Node<'_>, config: &ModelConfig) -> Vec<Compared> {
     let text = &config.text;
+    let is_padded = |key: &str| {
+        let said = |key: &str| args.get(key).and_then(Node::as_int).and_then(|it| usize::try_from(it).ok());
+        // A tokenizer's size within a vocabulary that was filled up to hold the model's.
+        said(key).is_some_and(|own| own <= text.vocab_size)
+            && said("padded_vocab_size").is_some_and(|padded| padded >= text.vocab_size)
+    };
     // The first is the size in config.json; the second may be the tokenizer's.
     let vocabulary = match args.get("vocab_size_in_config_file").and_then(Node::as_int) {
         Some(_) => "vocab_size_in_config_file",
         None => "vocab_size",
     };
-    vec![
+    let mut all = vec![
         ("kv_channels", "text_config.head_dim", Setting::Size(text.head_dim)),
         ("norm_epsilon", "text_config.rms_norm_eps", Setting::Number(text.rms_norm_eps)),
         ("rotary_base", "text_config.rope_theta", Setting::Number(text.rope.theta)),
-        (vocabulary, "text_config.vocab_size", Setting::Size(text.vocab_size)),
-    ]
+    ];
+    if vocabulary != "vocab_size" || !is_padded(vocabulary) {
+        all.push((vocabulary, "text_config.vocab_size", Setting::Size(text.vocab_size)));
+    }
+    all
 }

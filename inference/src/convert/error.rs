@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::Format;
 use crate::torch_file::TorchDtype;
 
-/// An error of converting a checkpoint. Whichever it is, nothing is left of the target.
+/// An error of converting a checkpoint. Nothing is left of the target.
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
     /// The target is there and holds something.
@@ -104,8 +104,7 @@ pub enum ConvertError {
     },
     /// Ranks that should hold the same tensor, and do not.
     #[error(
-        "{name} is not the same in {} and {}, which should both hold all of it; they may be of two checkpoints. \
-         --trust-replicas takes the first",
+        "{name} is not the same in {} and {}, which should both hold all of it; they may be of two checkpoints",
         one.display(),
         other.display()
     )]

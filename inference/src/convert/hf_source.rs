@@ -26,6 +26,9 @@ struct Place {
     cols: usize,
 }
 
+/// Where a tensor lies, and its shape.
+type Shaped = (Place, Vec<usize>);
+
 /// Mapped safetensors.
 pub(super) struct HfSource {
     files: Vec<Bytes>,
@@ -44,11 +47,13 @@ impl HfSource {
         let mut tensors = HashMap::new();
         let mut fused = HashSet::new();
         for (name, shape) in model.hf_tensors() {
-            let whole = found.take(name).or_else(|| {
-                let (place, fused_name) = found.expert(name, shape, experts)?;
+            let mut whole = found.take(name);
+            if whole.is_none()
+                && let Some((place, fused_name)) = found.expert(name, shape, experts)?
+            {
                 fused.insert(fused_name);
-                Some(place)
-            });
+                whole = Some(place);
+            }
             let Some((at, found_shape)) = whole else {
                 let (name, path) = (name.to_owned(), dir.to_owned());
                 return Err(ConvertError::MissingTensor { name, path, format: Format::Hf }.into());
@@ -98,7 +103,7 @@ impl HfTensors for HfSource {
 /// What the files hold.
 struct Found {
     files: Vec<(PathBuf, Bytes)>,
-    tensors: HashMap<String, (Place, Vec<usize>)>,
+    tensors: HashMap<String, Shaped>,
 }
 
 impl Found {
@@ -148,32 +153,37 @@ impl Found {
         Err(ConvertError::Source { path, detail }.into())
     }
 
-    fn take(&mut self, name: &str) -> Option<(Place, Vec<usize>)> {
+    fn take(&mut self, name: &str) -> Option<Shaped> {
         self.tensors.remove(name)
     }
 
     /// An expert's tensor in those that transformers 5 keeps for all experts of a layer: `down_proj` [E, H, F] and
-    /// `gate_up_proj` [E, 2F, H], gate rows first. Also the name of that tensor.
-    fn expert(&self, name: &str, shape: &[usize], experts: usize) -> Option<((Place, Vec<usize>), String)> {
-        let (layer, rest) = name.split_once(EXPERTS)?;
-        let (expert, matrix) = rest.strip_suffix(".weight")?.split_once('.')?;
-        let expert: usize = expert.parse().ok()?;
+    /// `gate_up_proj` [E, 2F, H], gate rows first. Also the name of that tensor. None when there is no such tensor.
+    fn expert(&self, name: &str, shape: &[usize], experts: usize) -> Result<Option<(Shaped, String)>> {
+        let Some((layer, expert, matrix)) = expert_name(name) else { return Ok(None) };
         let (fused, below, times) = match matrix {
             "gate_proj" => ("gate_up_proj", 0, 2),
             "up_proj" => ("gate_up_proj", 1, 2),
             _ => (matrix, 0, 1),
         };
         let fused = format!("{layer}.mlp.experts.{fused}");
-        let (place, all) = self.tensors.get(&fused)?;
-        let &[all_experts, rows, cols] = all.as_slice() else { return None };
-        let &[expert_rows, _] = shape else { return None };
-        if all_experts != experts || expert >= experts || rows != times * expert_rows {
-            return None;
+        let (Some((place, all)), &[rows, cols]) = (self.tensors.get(&fused), shape) else { return Ok(None) };
+        let expected = vec![experts, times * rows, cols];
+        if *all != expected {
+            let (path, found) = (self.files[place.file].0.clone(), all.clone());
+            return Err(ConvertError::Shape { name: fused, path, found, expected }.into());
         }
-        let before = (expert * rows + below * expert_rows) * cols * place.dtype.size();
+        let before = (expert * times * rows + below * rows) * cols * place.dtype.size();
         let at = Place { file: place.file, start: place.start + before, dtype: place.dtype, cols };
-        Some(((at, vec![expert_rows, cols]), fused))
+        Ok(Some(((at, vec![rows, cols]), fused)))
     }
+}
+
+/// Layer, number and matrix of an expert's tensor.
+fn expert_name(name: &str) -> Option<(&str, usize, &str)> {
+    let (layer, rest) = name.split_once(EXPERTS)?;
+    let (expert, matrix) = rest.strip_suffix(".weight")?.split_once('.')?;
+    Some((layer, expert.parse().ok()?, matrix))
 }
 
 /// The torch dtype of one of safetensors.

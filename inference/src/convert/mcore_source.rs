@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
+use super::args::TrainedWith;
 use super::error::ConvertError;
 use super::model::Model;
 use super::pieces::cut;
@@ -145,6 +146,10 @@ impl HfTensors for McoreSource {
 
 impl McoreSource {
     /// Where `args` say other things than the configuration.
+    pub(super) fn trained_with(&self) -> TrainedWith {
+        self.ranks.trained_with
+    }
+
     pub(super) fn notes(&self) -> Vec<String> {
         self.ranks.notes.iter().cloned().collect()
     }

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use super::args::TrainedWith;
 use super::error::ConvertError;
 use super::model::{Entry, Model};
 use super::pieces::{Cut, cut};
 use super::sharding::{Rank, Sharding};
 use super::stream::{HfTensors, PieceReader};
-use super::{McoreOptions, Report, args, names};
+use super::{McoreOptions, Report, Source, args, names};
 use crate::error::{ModelError, Result};
 use crate::layout::{RANK_FILE, Saved, TRACKER};
 use crate::sync::Syncer;
@@ -16,17 +17,17 @@ use crate::torch_file::{ExtraState, PyValue, TensorSpec, TorchDtype, TorchFileWr
 /// Writes `release/mp_rank_…` below `dir`, then the tracker file.
 pub(super) fn write(
     dir: &Path,
-    model: &Model,
-    source: &dyn HfTensors,
+    source: &Source,
     sharding: &Sharding,
     options: &McoreOptions,
 ) -> Result<Report> {
+    let (model, trained_with, source) = (&source.model, source.trained_with(), source.tensors());
     let folder = Saved::Release.folder().unwrap_or_default();
     let (mut report, mut syncer) = (Report::default(), Syncer::default());
     for rank in sharding.ranks() {
         let dir = dir.join(&folder).join(sharding.style().name(rank.tp, rank.pp, rank.ep));
         std::fs::create_dir_all(&dir).map_err(|source| ModelError::Write { path: dir.clone(), source })?;
-        let file = RankWriter { model, source, sharding, options, rank };
+        let file = RankWriter { model, source, sharding, options, trained_with, rank };
         file.write(&dir.join(RANK_FILE), &mut report, &mut syncer)?;
     }
     syncer.wait()?;
@@ -42,6 +43,7 @@ struct RankWriter<'a> {
     source: &'a dyn HfTensors,
     sharding: &'a Sharding,
     options: &'a McoreOptions,
+    trained_with: TrainedWith,
     rank: Rank,
 }
 
@@ -67,7 +69,7 @@ impl RankWriter<'_> {
         let root = PyValue::dict([
             ("model", PyValue::dict(pairs)),
             ("checkpoint_version", PyValue::Float(3.0)),
-            ("args", args::of_model(&self.model.config, self.sharding, self.options)),
+            ("args", args::of_model(&self.model.config, self.sharding, self.options, self.trained_with)),
             ("iteration", PyValue::Int(0)),
         ]);
         let mut writer = TorchFileWriter::create(path, &root)?;

@@ -214,7 +214,7 @@ pub fn convert(from: &SourceOptions, target: &std::path::Path, to: &ConvertTo) -
             sharding.check(&source.model)?;
             mcore_target::check_dtypes(&source.model, source.tensors())?;
             let dir = Target::start(target, &sources)?;
-            (mcore_target::write(dir.dir(), &source.model, source.tensors(), &sharding, options)?, dir)
+            (mcore_target::write(dir.dir(), &source, &sharding, options)?, dir)
         }
     };
     let (mut report, dir) = written;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use super::args::TrainedWith;
 use super::error::ConvertError;
 use super::model::{Entry, Model};
 use super::names;
@@ -32,6 +33,8 @@ pub(super) struct Ranks {
     files: HashMap<Rank, RankFile>,
     /// Where `args` say other things than the configuration, without being wrong.
     pub(super) notes: BTreeSet<String>,
+    /// What the first file says that its training computed with.
+    pub(super) trained_with: TrainedWith,
 }
 
 impl Ranks {
@@ -92,7 +95,8 @@ impl Ranks {
             args::compare(&file.file, &model.config, hf, &mut notes)?;
             files.insert(rank, file);
         }
-        let ranks = Self { files, notes };
+        let trained_with = files.get(&Rank::default()).map(|first: &RankFile| TrainedWith::of(&first.file));
+        let ranks = Self { files, notes, trained_with: trained_with.unwrap_or_default() };
         let sharding = ranks.sharding(all, model)?;
         sharding.check(model).map_err(|error| wrong(format!("it cannot be of this model: {error}")))?;
         for rank in sharding.ranks() {

@@ -40,7 +40,7 @@ pub(super) struct Sharding {
 }
 
 /// One rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Rank {
     pub(super) tp: usize,
     pub(super) pp: usize,

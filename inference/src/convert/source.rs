@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
+use super::args::TrainedWith;
 use super::error::ConvertError;
 use super::hf_source::HfSource;
 use super::mcore_source::McoreSource;
@@ -23,6 +24,7 @@ pub struct Source {
     tensors: Box<dyn HfTensors>,
     shapes: HashMap<String, Vec<usize>>,
     notes: Vec<String>,
+    trained_with: TrainedWith,
 }
 
 impl Source {
@@ -38,11 +40,11 @@ impl Source {
             Some(format) => format,
             None => look(dir)?,
         };
-        let (model, tensors, notes): (_, Box<dyn HfTensors>, _) = match format {
+        let (model, tensors, notes, trained_with): (_, Box<dyn HfTensors>, _, _) = match format {
             Format::Hf => {
                 let model = Model::new(ModelConfig::read(dir)?);
                 let tensors = HfSource::open(dir, &model)?;
-                (model, Box::new(tensors), Vec::new())
+                (model, Box::new(tensors), Vec::new(), TrainedWith::default())
             }
             Format::Mcore => {
                 let hf = options.hf.as_deref().ok_or_else(|| ConvertError::Source {
@@ -54,12 +56,12 @@ impl Source {
                 })?;
                 let model = Model::new(ModelConfig::read(hf)?);
                 let tensors = McoreSource::open(dir, &options.degrees, &model, hf, !options.trust_replicas)?;
-                let notes = tensors.notes();
-                (model, Box::new(tensors), notes)
+                let (notes, trained_with) = (tensors.notes(), tensors.trained_with());
+                (model, Box::new(tensors), notes, trained_with)
             }
         };
         let shapes = model.hf_tensors().map(|(name, shape)| (name.to_owned(), shape.to_vec())).collect();
-        Ok(Self { model, format, tensors, shapes, notes })
+        Ok(Self { model, format, tensors, shapes, notes, trained_with })
     }
 
     /// Which kind it is.
@@ -76,6 +78,11 @@ impl Source {
     /// one sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// What the `args` of a Megatron checkpoint say that its decoder computes with.
+    pub(crate) fn trained_with(&self) -> TrainedWith {
+        self.trained_with
     }
 
     /// Names and shapes of all tensors, in the order of the model.

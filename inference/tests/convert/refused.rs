@@ -316,3 +316,22 @@ fn stages_of_two_saves() {
     let error = refused(&target, |target| to_hf(&source, &hf, target)).to_string();
     assert!(error.contains("mp_rank_00_001: its iteration is 500, the folder says 0"), "{error}");
 }
+
+#[test]
+fn fused_experts_of_another_shape() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hf, target) = (folder.path().join("hf"), folder.path().join("target"));
+    let fused = "model.language_model.layers.1.mlp.experts.down_proj";
+    changed_hf(&tiny("tiny_moe"), &hf, |tensors| {
+        tensors.retain(|name, _| !name.contains("layers.1.mlp.experts."));
+        let gate_up = (safetensors::Dtype::F32, vec![6, 96, 64], vec![0; 6 * 96 * 64 * 4]);
+        tensors.insert("model.language_model.layers.1.mlp.experts.gate_up_proj".into(), gate_up);
+        // [E, F, H], as other libraries keep them.
+        tensors.insert(fused.into(), (safetensors::Dtype::F32, vec![6, 48, 64], vec![0; 6 * 48 * 64 * 4]));
+    });
+    let error = refused(&target, |target| to_mcore(&hf, target, &mcore(1, 1, 1))).to_string();
+    assert!(
+        error.contains(&format!("{fused} has shape [6, 48, 64]")) && error.contains("[6, 64, 48]"),
+        "{error}"
+    );
+}
