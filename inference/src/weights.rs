@@ -110,7 +110,7 @@ impl Weights {
             Source::Checkpoint(source) => {
                 let (dtype, shape) = source.dtype(name).zip(source.shape(name)).ok_or_else(missing)?;
                 let bytes = source.bytes(name)?.ok_or_else(missing)?;
-                Tensor::from_raw_buffer(&bytes, candle_dtype(dtype)?, shape, &self.device)?
+                Tensor::from_raw_buffer(&bytes, candle_dtype(name, dtype)?, shape, &self.device)?
             }
             Source::Random(deviation) => match shape {
                 [_] if name.ends_with("bias") => Tensor::zeros(shape, self.dtype, &self.device)?,
@@ -132,7 +132,7 @@ impl Weights {
     }
 }
 
-pub(crate) fn candle_dtype(dtype: TorchDtype) -> Result<DType> {
+pub(crate) fn candle_dtype(name: &str, dtype: TorchDtype) -> Result<DType> {
     Ok(match dtype {
         TorchDtype::BFloat16 => DType::BF16,
         TorchDtype::Half => DType::F16,
@@ -140,8 +140,8 @@ pub(crate) fn candle_dtype(dtype: TorchDtype) -> Result<DType> {
         TorchDtype::Double => DType::F64,
         TorchDtype::Float8E4M3 => DType::F8E4M3,
         other => {
-            let detail = format!("its tensors are {other}, which is not computed with");
-            return Err(ModelError::Config { name: "the checkpoint".into(), detail });
+            let detail = format!("it is {other}, which is not computed with");
+            return Err(ModelError::Config { name: name.to_owned(), detail });
         }
     })
 }

@@ -4,14 +4,17 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use candle_core::Device;
 use clap::{Args, ValueEnum};
+use image::imageops::{FilterType, resize};
+use tempfile::TempDir;
 
 use super::layout::degree;
 use super::{RunArgs, exit, read_image, say};
 use crate::batch::PackedBatch;
 use crate::config::ModelConfig;
 use crate::consistency::{Check, CheckKind, ConsistencyOptions, Outcome, Point, Report, Tolerance, check};
-use crate::convert::{ConvertTo, Format, McoreOptions, SourceOptions, convert};
+use crate::convert::{ConvertError, ConvertTo, Format, McoreOptions, SourceOptions, convert};
 use crate::encoder::Encoder;
 use crate::error::{ModelError, Result};
 use crate::flavour::Flavour;
@@ -50,7 +53,7 @@ pub(super) struct ConsistencyArgs {
     /// Expert parallel degree
     #[arg(long, aliases = ["expert-model-parallel-size", "expert_parallel_size"], value_name = "N", value_parser = degree)]
     ep: Option<usize>,
-    /// Where the temporary folder is made
+    /// Where the temporary folder is made; it takes as much room as the model
     #[arg(long, value_name = "DIR", env = "TMPDIR", hide_env = true, default_value = "/tmp")]
     scratch: PathBuf,
 
@@ -66,7 +69,7 @@ pub(super) struct ConsistencyArgs {
     /// Constants that the Megatron weights are run with: those of Megatron's code, or those of config.json
     #[arg(long, value_enum, default_value = "megatron")]
     flavour: FlavourChoice,
-    /// Image to look at [default: a built-in picture of 16 by 12 tokens]
+    /// Image to look at, resized to 336 by 336 [default: a built-in picture of 16 by 12 tokens]
     #[arg(long, alias = "img", env = "TEST_IMAGE_PATH", value_name = "FILE")]
     image: Option<PathBuf>,
     /// Question about it
@@ -78,6 +81,9 @@ pub(super) struct ConsistencyArgs {
     #[arg(long)]
     json: bool,
 }
+
+/// The side of an image that is given, as in the reference suite.
+const SIDE: u32 = 336;
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum CheckChoice {
@@ -130,6 +136,53 @@ impl ConsistencyArgs {
         Ok(checks)
     }
 
+    fn options(&self, checks: BTreeSet<CheckKind>, device: &Device) -> ConsistencyOptions {
+        ConsistencyOptions {
+            hf: self.hf.clone(),
+            mcore: self.mcore.clone().unwrap_or_default(),
+            degrees: AskedDegrees { tp: self.tp, pp: self.pp, ep: self.ep },
+            tolerance: match self.tolerance {
+                ToleranceChoice::Bf16 => Tolerance::Bf16,
+                ToleranceChoice::F32 => Tolerance::F32,
+            },
+            flavour: match self.flavour {
+                FlavourChoice::Megatron => Flavour::Megatron,
+                FlavourChoice::Hf => Flavour::HuggingFace,
+            },
+            checks,
+            dtype: self.run.dtype(device),
+            device: device.clone(),
+        }
+    }
+
+    /// The question about the image.
+    fn batch(&self) -> Result<PackedBatch> {
+        let config = ModelConfig::read(&self.hf)?;
+        let mut options = self.run.encoder();
+        options.tokenizer =
+            options.tokenizer.or_else(|| std::env::var_os("PREPROCESSOR_PATH").map(PathBuf::from));
+        let encoder = Encoder::new(&self.hf, &config, &options)?;
+        let picture = match &self.image {
+            None => test_picture(config.vision.patch_size, config.vision.spatial_merge_size),
+            // Large ones would take as long as a training step, and show nothing more.
+            Some(path) => resize(&read_image(path)?, SIDE, SIDE, FilterType::CatmullRom),
+        };
+        PackedBatch::pack(&[encoder.question(&self.text, &[picture])?])
+    }
+
+    /// A folder for a conversion of `--hf`, outside of it.
+    fn scratch(&self) -> Result<TempDir> {
+        let read = |path: &Path| {
+            path.canonicalize().map_err(|source| ModelError::Read { path: path.to_owned(), source })
+        };
+        if read(&self.scratch)?.starts_with(read(&self.hf)?) {
+            let (path, source_dir) = (self.scratch.clone(), self.hf.clone());
+            return Err(ConvertError::TargetInSource { path, source_dir }.into());
+        }
+        let folder = tempfile::Builder::new().prefix("packd-consistency-").tempdir_in(&self.scratch);
+        folder.map_err(|source| ModelError::Write { path: self.scratch.clone(), source })
+    }
+
     /// Converts `--hf` into `target`.
     fn convert(&self, target: &Path) -> Result<()> {
         let from =
@@ -147,41 +200,18 @@ impl ConsistencyArgs {
 pub(super) fn run(args: &ConsistencyArgs) -> Result<ExitCode> {
     let checks = args.checks()?;
     let device = args.run.device()?;
-    let config = ModelConfig::read(&args.hf)?;
-    let encoder = Encoder::new(&args.hf, &config, &args.run.encoder())?;
-    let built_in = || Ok(test_picture(config.vision.patch_size, config.vision.spatial_merge_size));
-    let picture = args.image.as_deref().map_or_else(built_in, read_image)?;
-    let batch = PackedBatch::pack(&[encoder.question(&args.text, &[picture])?])?;
-    // The folder is gone when this function ends.
-    let scratch;
-    let mcore = match &args.mcore {
-        Some(mcore) => mcore.clone(),
-        None => {
-            let folder = tempfile::Builder::new().prefix("packd-consistency-").tempdir_in(&args.scratch);
-            let write = |source| ModelError::Write { path: args.scratch.clone(), source };
-            scratch = folder.map_err(write)?;
-            let target = scratch.path().join("mcore");
-            args.convert(&target)?;
-            target
-        }
-    };
-    let options = ConsistencyOptions {
-        hf: args.hf.clone(),
-        mcore,
-        degrees: AskedDegrees { tp: args.tp, pp: args.pp, ep: args.ep },
-        tolerance: match args.tolerance {
-            ToleranceChoice::Bf16 => Tolerance::Bf16,
-            ToleranceChoice::F32 => Tolerance::F32,
-        },
-        flavour: match args.flavour {
-            FlavourChoice::Megatron => Flavour::Megatron,
-            FlavourChoice::Hf => Flavour::HuggingFace,
-        },
-        checks,
-        dtype: args.run.dtype(&device),
-        device,
-    };
-    let report = check(&options, &batch)?;
+    let mut options = args.options(checks, &device);
+    let batch = if options.needs_batch() { Some(args.batch()?) } else { None };
+    // A conversion of --hf for this comparison only.
+    let mut scratch = None;
+    if args.mcore.is_none() && options.needs_mcore() {
+        let folder = scratch.insert(args.scratch()?);
+        options.mcore = folder.path().join("mcore");
+        args.convert(&options.mcore)?;
+    }
+    let report = check(&options, batch.as_ref())?;
+    // Before anything is printed: a reader that has gone away ends the program.
+    drop(scratch);
     if args.json {
         say!("{}", serde_json::json!(report));
     } else {
@@ -219,10 +249,7 @@ fn print(report: &Report) {
         }
     }
     say!();
-    match failed.count() {
-        0 => say!("the two checkpoints are consistent ({} constants on the Megatron side)", report.flavour),
-        failed => say!("{failed} checks failed: the checkpoints are not consistent"),
-    }
+    say!("{}", verdict(report, failed.count()));
     for note in &report.notes {
         say!("note: {note}");
     }
@@ -230,6 +257,22 @@ fn print(report: &Report) {
         say!(
             "note: Megatron's constants are not within f32 tolerance; --flavour hf compares in one arithmetic"
         );
+    }
+}
+
+fn verdict(report: &Report, failed: usize) -> String {
+    let passed = |kind: CheckKind| {
+        report.checks.iter().any(|check| check.check == kind && check.outcome == Outcome::Passed)
+    };
+    let of_mcore = CheckKind::ALL.into_iter().filter(|kind| *kind != CheckKind::Loading && passed(*kind));
+    match (failed, of_mcore.count()) {
+        (0, 0) => "the Hugging Face checkpoint reads the same in two ways; no other was compared".into(),
+        (0, 1) if passed(CheckKind::Weights) => "the tensors of the two checkpoints are the same".into(),
+        (0, _) => {
+            format!("the two checkpoints are consistent ({} constants on the Megatron side)", report.flavour)
+        }
+        (1, _) => "a check failed: the checkpoints are not consistent".into(),
+        (failed, _) => format!("{failed} checks failed: the checkpoints are not consistent"),
     }
 }
 
@@ -249,11 +292,14 @@ fn print_check(number: usize, check: &Check) {
         return;
     };
     let (compared, identical) = (check.compared, check.identical);
-    let allowed = format!("{:.2e}", worst.threshold.relative_error);
+    let allowed = match worst.threshold.relative_error {
+        0.0 => "0".into(),
+        error => format!("{error:.2e}"),
+    };
     let (cosine, error, at) = match &worst.agreement {
         Some(_) if compared == identical => ("1".into(), "0".into(), "all are the same to the bit"),
         Some(it) => (format!("{:.7}", it.cosine), format!("{:.2e}", it.relative_error), worst.name.as_str()),
-        None => ("-".into(), "shapes".into(), worst.name.as_str()),
+        None => ("-".into(), "-".into(), worst.name.as_str()),
     };
     say!("{name:<17} {outcome:<7} {compared:>8} {identical:>9}  {cosine:<9} {error:<8} {allowed:<8} {at}");
     if let Some(detail) = check.detail.as_ref().filter(|_| check.outcome == Outcome::Passed) {
@@ -267,9 +313,14 @@ fn print_point(point: &Point) {
             "cosine {:.7}, error {:.2e}, largest difference {:.2e}",
             it.cosine, it.relative_error, it.max_abs
         ),
-        (None, other) => format!("shapes {:?} and {:?}", point.shape, other.as_deref().unwrap_or_default()),
+        (None, Some(other)) => format!("shapes {:?} and {other:?}", point.shape),
+        (None, None) => "not compared".into(),
     };
-    say!("  {}: {found}; allowed: {}", point.name, point.threshold);
+    let allowed = match point.threshold.relative_error {
+        0.0 => "the same to the bit".into(),
+        _ => point.threshold.to_string(),
+    };
+    say!("  {}: {found}; allowed: {allowed}", point.name);
     if let Some(hint) = &point.hint {
         say!("    {hint}");
     }

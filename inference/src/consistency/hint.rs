@@ -14,14 +14,17 @@ pub(super) fn of(
     mcore: &Source,
     name: &str,
     shape: &[usize],
-    agreement: &Agreement,
+    agreement: Option<&Agreement>,
 ) -> Result<Option<String>> {
+    if is_constant(mcore, name, shape)? {
+        return Ok(Some("all its elements are the same".into()));
+    }
     for (other, other_shape) in hf.names() {
         if other != name && other_shape == shape && is_same([hf, mcore], [other, name], shape)? {
             return Ok(Some(format!("it is {other}")));
         }
     }
-    if agreement.cosine > 0.9999 {
+    if agreement.is_some_and(|it| it.cosine > 0.999_999_9 && it.relative_error > 1e-3) {
         return Ok(Some("it is the same but for a factor".into()));
     }
     let Some(dtype) = hf.dtype(name).filter(|dtype| mcore.dtype(name) == Some(*dtype)) else {
@@ -39,6 +42,23 @@ pub(super) fn of(
     let mut both = [&ours, &theirs].map(|bytes| bytes.chunks(cols * size).collect::<Vec<_>>());
     both.iter_mut().for_each(|rows| rows.sort_unstable());
     Ok((both[0] == both[1]).then(|| "it has the same rows in another order".into()))
+}
+
+/// Whether all elements are one, so that it is the same as many others.
+fn is_constant(source: &Source, name: &str, shape: &[usize]) -> Result<bool> {
+    let Some(dtype) = source.dtype(name) else { return Ok(false) };
+    let (mut first, mut row) = (Vec::new(), Vec::new());
+    for number in 0..shape[0] {
+        row.clear();
+        source.read_rows(name, number..number + 1, &mut row)?;
+        if first.is_empty() {
+            first.extend_from_slice(&row[..dtype.size().min(row.len())]);
+        }
+        if first.is_empty() || row.chunks(first.len()).any(|element| element != first) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Whether the second lists the elements of the first column by column.

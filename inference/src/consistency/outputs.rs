@@ -1,15 +1,16 @@
 //! What two models compute on the way, point by point.
 
-use super::report::{Check, Point};
+use super::report::{Check, Outcome, Point};
 use super::{CheckKind, Tolerance};
 use crate::agreement::{Recorder, Seen};
 use crate::batch::PackedBatch;
 use crate::config::ModelConfig;
+use crate::convert::Source;
 use crate::error::Result;
 use crate::flavour::Flavour;
 use crate::model::LlavaOnevision2;
 use crate::probe::Probe;
-use crate::weights::Weights;
+use crate::weights::{Weights, candle_dtype};
 
 /// The checks that are made of outputs.
 pub(super) const CHECKS: [CheckKind; 4] =
@@ -46,18 +47,31 @@ pub(super) fn see(
     recorder.finish()
 }
 
+/// Why a checkpoint cannot be run as a model, if it cannot.
+pub(super) fn not_computed(source: &Source) -> Option<String> {
+    source
+        .names()
+        .find_map(|(name, _)| candle_dtype(name, source.dtype(name)?).err())
+        .map(|it| it.to_string())
+}
+
 /// A check of what the Hugging Face side and the other saw.
 pub(super) fn compare(kind: CheckKind, hf: &[Seen], other: &[Seen], tolerance: Tolerance) -> Check {
     let mut check = Check::new(kind);
     let of_this = |seen: &&Seen| check_of(&seen.name) == Some(kind);
-    for (ours, theirs) in hf.iter().filter(of_this).zip(other.iter().filter(of_this)) {
-        check.add(point(ours, theirs, tolerance, kind), true);
-    }
+    let [ours, theirs] = [hf, other].map(|side| side.iter().filter(of_this).collect::<Vec<_>>());
+    add(&mut check, &ours, &theirs, tolerance);
     check
 }
 
-/// Adds all points to a check.
-pub(super) fn add(check: &mut Check, hf: &[Seen], other: &[Seen], tolerance: Tolerance) {
+/// Adds points to a check: both sides must have the same.
+pub(super) fn add(check: &mut Check, hf: &[&Seen], other: &[&Seen], tolerance: Tolerance) {
+    let names = |side: &[&Seen]| side.iter().map(|seen| seen.name.clone()).collect::<Vec<_>>();
+    if hf.is_empty() || names(hf) != names(other) {
+        check.outcome = Outcome::Failed;
+        check.detail = Some("the two models do not have the same points".into());
+        return;
+    }
     for (ours, theirs) in hf.iter().zip(other) {
         let point = point(ours, theirs, tolerance, check.check);
         check.add(point, true);

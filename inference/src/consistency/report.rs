@@ -15,6 +15,8 @@ pub struct Report {
     pub tolerance: Tolerance,
     /// Whose constants the Megatron weights were run with.
     pub flavour: Flavour,
+    /// Models were run, not only tensors compared.
+    pub ran_models: bool,
     /// The checks in order, those left out among them.
     pub checks: Vec<Check>,
     /// What the training may have computed with other than `config.json` says ([`Source::notes`](crate::convert::Source::notes)).
@@ -70,6 +72,8 @@ pub struct Point {
     pub threshold: Threshold,
     /// Whether they do.
     pub passed: bool,
+    /// Whether they are the same to the bit, dtypes of tensors included.
+    pub identical: bool,
     /// What would explain the difference.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
@@ -84,8 +88,15 @@ impl Point {
             agreement: Some(agreement),
             threshold,
             passed: threshold.is_met_by(&agreement),
+            identical: agreement == Agreement::SAME,
             hint: None,
         }
+    }
+
+    /// One that could not be compared as numbers.
+    pub(super) fn not_compared(name: &str, shape: &[usize], threshold: Threshold, why: String) -> Self {
+        let point = Self::new(name, shape, Agreement::SAME, threshold);
+        Self { agreement: None, passed: false, identical: false, hint: Some(why), ..point }
     }
 
     pub(super) fn of_shapes(name: &str, shape: &[usize], other: &[usize], threshold: Threshold) -> Self {
@@ -96,6 +107,7 @@ impl Point {
             agreement: None,
             threshold,
             passed: false,
+            identical: false,
             hint: None,
         }
     }
@@ -105,6 +117,7 @@ impl Point {
         let Some(agreement) = &self.agreement else { return f64::INFINITY };
         let (error, allowed) = (agreement.relative_error, self.threshold.relative_error);
         match error {
+            _ if !self.passed && allowed == 0.0 => f64::MAX.min(1e300 * (1.0 + error)),
             0.0 => 0.0,
             error if error.is_nan() => f64::INFINITY,
             error => error / allowed,
@@ -139,7 +152,7 @@ impl Check {
     /// Counts a comparison, and keeps it when it failed or `keep` says so.
     pub(super) fn add(&mut self, point: Point, keep: bool) {
         self.compared += 1;
-        self.identical += usize::from(point.agreement.is_some_and(|it| it.relative_error == 0.0));
+        self.identical += usize::from(point.identical);
         if !point.passed {
             self.outcome = Outcome::Failed;
             self.first_over.get_or_insert_with(|| point.name.clone());

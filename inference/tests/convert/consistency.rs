@@ -6,6 +6,7 @@ use packd_inference::candle_core::{DType, Device};
 use packd_inference::consistency::{Check, CheckKind, ConsistencyOptions, Outcome, Report, Tolerance, check};
 use packd_inference::convert::McoreOptions;
 use packd_inference::layout::AskedDegrees;
+use packd_inference::torch_file::{PyValue, TorchDtype};
 use packd_inference::{Encoder, EncoderOptions, Flavour, ModelConfig, PackedBatch, test_picture};
 
 use crate::support::*;
@@ -39,7 +40,7 @@ fn batch(hf: &Path) -> PackedBatch {
 }
 
 fn run(options: &ConsistencyOptions) -> Report {
-    check(options, &batch(&options.hf)).unwrap()
+    check(options, Some(&batch(&options.hf))).unwrap()
 }
 
 fn of(report: &Report, kind: CheckKind) -> &Check {
@@ -256,6 +257,9 @@ fn experts_that_changed_places() {
         Some(other),
         &[],
     );
+    // Two experts of six in one layer move its output by less than bf16 tolerance.
+    let report = run(&strict(&tiny("tiny_moe"), &mcore_dir));
+    assert_eq!(of(&report, CheckKind::Logits).first_over.as_deref(), Some("lm.layer1.out"));
 }
 
 #[test]
@@ -329,5 +333,109 @@ fn only_what_is_asked_for_is_made() {
     assert_eq!(made, [CheckKind::Merger]);
     assert_eq!(report.checks.len(), 6);
     let text = PackedBatch::pack(&[packd_inference::SubSample::text(vec![1, 2, 3])]).unwrap();
-    assert!(check(&some, &text).unwrap_err().to_string().contains("image"));
+    for batch in [Some(&text), None] {
+        assert!(check(&some, batch).unwrap_err().to_string().contains("image"));
+    }
+    // Tensors alone need neither; the Hugging Face checkpoint alone no other.
+    let tensors = ConsistencyOptions { checks: [CheckKind::Weights].into(), ..options(&hf, &mcore_dir) };
+    assert!(check(&tensors, None).unwrap().passed);
+    let nowhere = folder.path().join("nowhere");
+    let alone = ConsistencyOptions { checks: [CheckKind::Loading].into(), ..options(&hf, &nowhere) };
+    assert!(run(&alone).passed);
+}
+
+#[test]
+fn tensors_are_the_same_to_the_bit_or_rounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let tensor = "adapter.linear_fc2.weight";
+    let hf = "model.visual.merger.mlp.2.weight";
+    let report = |change: &dyn Fn(&mut Vec<u8>), dtype: Option<TorchDtype>, tolerance| {
+        let mcore_dir = folder.path().join("mcore");
+        let _ = std::fs::remove_dir_all(&mcore_dir);
+        to_mcore(&tiny("tiny_dense"), &mcore_dir, &mcore(1, 1, 1)).unwrap();
+        let file = mcore_dir.join("release/mp_rank_00/model_optim_rng.pt");
+        recast_rank(&file, |name, of, bytes| {
+            if name == tensor {
+                change(bytes);
+                *of = dtype.unwrap_or(*of);
+            }
+        });
+        let asked = ConsistencyOptions {
+            checks: [CheckKind::Weights].into(),
+            tolerance,
+            ..options(&tiny("tiny_dense"), &mcore_dir)
+        };
+        check(&asked, None).unwrap()
+    };
+    // One number by one bit.
+    let one_bit = report(&|bytes| bytes[100] ^= 1, None, Tolerance::Bf16);
+    assert_eq!(of(&one_bit, CheckKind::Weights).first_over.as_deref(), Some(hf));
+    assert_eq!(of(&one_bit, CheckKind::Weights).identical, 57);
+    // What was rounded to bf16 is the same as far as it goes, and not within f32.
+    let round = |bytes: &mut Vec<u8>| {
+        let number = |it: &[u8; 4]| half::bf16::from_f32(f32::from_le_bytes(*it)).to_le_bytes();
+        *bytes = bytes.as_chunks::<4>().0.iter().flat_map(number).collect();
+    };
+    let rounded = report(&round, Some(TorchDtype::BFloat16), Tolerance::Bf16);
+    assert!(rounded.passed && of(&rounded, CheckKind::Weights).identical == 57, "{rounded:#?}");
+    let rounded = report(&round, Some(TorchDtype::BFloat16), Tolerance::F32);
+    let point = &of(&rounded, CheckKind::Weights).points[0];
+    assert!(!rounded.passed && point.name == hf);
+    assert_eq!(point.hint.as_deref(), Some("it is bfloat16, in Hugging Face float32"));
+    // Another number that was rounded.
+    let other = |bytes: &mut Vec<u8>| {
+        round(bytes);
+        bytes[100] ^= 1;
+    };
+    assert!(!report(&other, Some(TorchDtype::BFloat16), Tolerance::Bf16).passed);
+    // More bits than f32 has, and what is no floating point number.
+    let wide = |bytes: &mut Vec<u8>| {
+        let number = |it: &[u8; 4]| f64::from(f32::from_le_bytes(*it)).to_le_bytes();
+        *bytes = bytes.as_chunks::<4>().0.iter().flat_map(number).collect();
+    };
+    assert!(report(&wide, Some(TorchDtype::Double), Tolerance::Bf16).passed);
+    assert!(!report(&wide, Some(TorchDtype::Double), Tolerance::F32).passed);
+    let whole = report(&|_| (), Some(TorchDtype::Int), Tolerance::Bf16);
+    let hint = of(&whole, CheckKind::Weights).points[0].hint.clone().unwrap();
+    assert!(hint.contains("int32 is not computed with"), "{hint}");
+}
+
+#[test]
+fn megatron_computes_with_what_its_arguments_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hf, mcore_dir) = (tiny("tiny_dense"), folder.path().join("mcore"));
+    to_mcore(&hf, &mcore_dir, &mcore(1, 1, 1)).unwrap();
+    let file = mcore_dir.join("release/mp_rank_00/model_optim_rng.pt");
+    set_args(&file, PyValue::dict([("rotary_base", PyValue::Int(10_000))]));
+    let report = run(&options(&hf, &mcore_dir));
+    assert_eq!(of(&report, CheckKind::Weights).outcome, Outcome::Passed);
+    assert_eq!(of(&report, CheckKind::Merger).outcome, Outcome::Passed);
+    let logits = of(&report, CheckKind::Logits);
+    let error = |at: usize| logits.points[at].agreement.unwrap().relative_error;
+    assert!(error(0) < 1e-3 && error(1) > 1e-2, "{logits:#?}");
+    assert!(report.notes[0].contains("rotary_base 10000"), "{:?}", report.notes);
+    let alike = ConsistencyOptions { flavour: Flavour::HuggingFace, ..options(&hf, &mcore_dir) };
+    assert!(run(&alike).checks.iter().all(|check| check.identical == check.compared));
+    // It stays with the checkpoint when that is cut anew.
+    let other = folder.path().join("other");
+    reshard(&mcore_dir, &hf, &other, &mcore(2, 1, 1)).unwrap();
+    let again = run(&options(&hf, &other));
+    assert!(again.notes[0].contains("rotary_base 10000"), "{:?}", again.notes);
+    let of_both = [&report, &again].map(|it| of(it, CheckKind::Logits).points.clone());
+    assert_eq!(of_both[0], of_both[1]);
+}
+
+#[test]
+fn arguments_of_another_model_fail_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hf, mcore_dir) = (tiny("tiny_dense"), folder.path().join("mcore"));
+    to_mcore(&hf, &mcore_dir, &mcore(1, 1, 1)).unwrap();
+    set_args(
+        &mcore_dir.join("release/mp_rank_00/model_optim_rng.pt"),
+        PyValue::dict([("num_attention_heads", PyValue::Int(2))]),
+    );
+    let report = run(&options(&hf, &mcore_dir));
+    assert!(!report.passed);
+    let said = of(&report, CheckKind::Weights).detail.clone().unwrap();
+    assert!(said.contains("num_attention_heads 2"), "{said}");
 }

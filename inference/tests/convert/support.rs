@@ -81,17 +81,22 @@ pub(crate) fn changed_hf(source: &Path, target: &Path, change: impl FnOnce(&mut 
 
 /// Writes a rank's file anew as that of an iteration.
 pub(crate) fn set_iteration(path: &Path, iteration: i64) {
-    write_rank(path, iteration, PyValue::dict::<&str>([]), |_, _, _| ());
+    write_rank(path, iteration, PyValue::dict::<&str>([]), |_, _, _, _| ());
 }
 
 /// Writes a rank's file anew with changed tensors. A tensor whose name becomes empty is left out.
 pub(crate) fn change_rank(path: &Path, change: impl Fn(&mut String, &mut Vec<usize>, &mut Vec<u8>)) {
-    write_rank(path, 0, PyValue::dict::<&str>([]), change);
+    write_rank(path, 0, PyValue::dict::<&str>([]), |name, shape, _, bytes| change(name, shape, bytes));
+}
+
+/// Writes a rank's file anew with tensors of other dtypes.
+pub(crate) fn recast_rank(path: &Path, change: impl Fn(&str, &mut TorchDtype, &mut Vec<u8>)) {
+    write_rank(path, 0, PyValue::dict::<&str>([]), |name, _, dtype, bytes| change(name, dtype, bytes));
 }
 
 /// Writes a rank's file anew with other `args`.
 pub(crate) fn set_args(path: &Path, args: PyValue) {
-    write_rank(path, 0, args, |_, _, _| ());
+    write_rank(path, 0, args, |_, _, _, _| ());
 }
 
 /// A folder with the configuration of a tiny model with a change.
@@ -107,17 +112,17 @@ fn write_rank(
     path: &Path,
     iteration: i64,
     args: PyValue,
-    change: impl Fn(&mut String, &mut Vec<usize>, &mut Vec<u8>),
+    change: impl Fn(&mut String, &mut Vec<usize>, &mut TorchDtype, &mut Vec<u8>),
 ) {
     let file = TorchFile::open(path).unwrap();
     let (mut pairs, mut bytes) = (Vec::new(), Vec::new());
     for (_, name, node) in file.model() {
         let info = node.as_tensor().unwrap();
-        let (mut name, mut shape) = (name.to_owned(), info.shape.clone());
+        let (mut name, mut shape, mut dtype) = (name.to_owned(), info.shape.clone(), info.dtype);
         let mut data = file.tensor_bytes(info).unwrap().into_owned();
-        change(&mut name, &mut shape, &mut data);
+        change(&mut name, &mut shape, &mut dtype, &mut data);
         if !name.is_empty() {
-            pairs.push((name, PyValue::Tensor(TensorSpec { dtype: info.dtype, shape })));
+            pairs.push((name, PyValue::Tensor(TensorSpec { dtype, shape })));
             bytes.push(data);
         }
     }
