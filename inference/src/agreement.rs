@@ -102,12 +102,73 @@ impl Seen {
         let values = tensor.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
         Ok(Self { name: name.to_owned(), shape: tensor.dims().to_vec(), values })
     }
+}
 
-    /// How far another agrees, if it has the same shape.
-    pub(crate) fn agreement(&self, other: &Seen) -> Option<Agreement> {
+/// Two tensors compared.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// The tensor's name in Hugging Face, or where in the model it is (`vit.layer3.out`).
+    pub name: String,
+    /// Its shape on the side that is compared with.
+    pub shape: Vec<usize>,
+    /// Shape on the other side, where it is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_shape: Option<Vec<usize>>,
+    /// How far the two agree; none when their shapes differ.
+    pub agreement: Option<Agreement>,
+    /// How far they must.
+    pub threshold: Threshold,
+    /// Whether they do.
+    pub passed: bool,
+    /// Whether they are the same to the bit, dtypes of tensors included.
+    pub identical: bool,
+    /// What would explain the difference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Point {
+    pub(crate) fn new(name: &str, shape: &[usize], agreement: Agreement, threshold: Threshold) -> Self {
+        Self {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            other_shape: None,
+            agreement: Some(agreement),
+            threshold,
+            passed: threshold.is_met_by(&agreement),
+            identical: agreement == Agreement::SAME,
+            hint: None,
+        }
+    }
+
+    /// One that could not be compared as numbers.
+    pub(crate) fn not_compared(name: &str, shape: &[usize], threshold: Threshold, why: String) -> Self {
+        let point = Self::new(name, shape, Agreement::SAME, threshold);
+        Self { agreement: None, passed: false, identical: false, hint: Some(why), ..point }
+    }
+
+    /// What two models computed at one point, `ours` on the side that is compared with.
+    pub(crate) fn of_outputs(ours: &Seen, theirs: &Seen, threshold: Threshold) -> Self {
+        if ours.shape != theirs.shape {
+            let why = "the shapes differ".to_owned();
+            let point = Self::not_compared(&ours.name, &ours.shape, threshold, why);
+            return Self { other_shape: Some(theirs.shape.clone()), ..point };
+        }
         let mut sums = Sums::default();
-        sums.add(&self.values, &other.values);
-        (self.shape == other.shape).then(|| sums.agreement())
+        sums.add(&ours.values, &theirs.values);
+        Self::new(&ours.name, &ours.shape, sums.agreement(), threshold)
+    }
+
+    /// How much of what is allowed it takes up: above 1 when it fails.
+    pub(crate) fn strain(&self) -> f64 {
+        let Some(agreement) = &self.agreement else { return f64::INFINITY };
+        let (error, allowed) = (agreement.relative_error, self.threshold.relative_error);
+        match error {
+            _ if !self.passed && allowed == 0.0 => f64::MAX.min(1e300 * (1.0 + error)),
+            0.0 => 0.0,
+            error if error.is_nan() => f64::INFINITY,
+            error => error / allowed,
+        }
     }
 }
 

@@ -167,7 +167,7 @@ fn print(done: &Validation, text: impl Fn(&[u32]) -> String) {
         say!("  {name} {problem}");
     }
     for part in [&done.vit, &done.llm].into_iter().flatten() {
-        for point in part.points.iter().filter(|point| !point.passes) {
+        for point in part.points.iter().filter(|point| !point.passed) {
             match point.agreement {
                 Some(it) => say!(
                     "  over {}: cosine {:.9}, relative error {:.2e}, largest difference {:.2e}",
@@ -176,7 +176,7 @@ fn print(done: &Validation, text: impl Fn(&[u32]) -> String) {
                     it.relative_error,
                     it.max_abs
                 ),
-                None => say!("  over {}: its shape is not that of the sources' model", point.name),
+                None => say!("  over {}: {}", point.name, point.hint.as_deref().unwrap_or_default()),
             }
         }
     }

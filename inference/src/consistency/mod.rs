@@ -34,7 +34,8 @@ use crate::flavour::Flavour;
 use crate::layout::AskedDegrees;
 use crate::weights::Weights;
 
-pub use report::{Check, Outcome, Point, Report};
+pub use crate::agreement::Point;
+pub use report::{Check, Outcome, Report};
 
 /// One of the six checks, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

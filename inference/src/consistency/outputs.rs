@@ -1,8 +1,8 @@
 //! What two models compute on the way, point by point.
 
-use super::report::{Check, Outcome, Point};
+use super::report::{Check, Outcome};
 use super::{CheckKind, Tolerance};
-use crate::agreement::{Recorder, Seen};
+use crate::agreement::{Point, Recorder, Seen};
 use crate::batch::PackedBatch;
 use crate::config::ModelConfig;
 use crate::convert::Source;
@@ -73,15 +73,7 @@ pub(super) fn add(check: &mut Check, hf: &[&Seen], other: &[&Seen], tolerance: T
         return;
     }
     for (ours, theirs) in hf.iter().zip(other) {
-        let point = point(ours, theirs, tolerance, check.check);
-        check.add(point, true);
-    }
-}
-
-fn point(ours: &Seen, theirs: &Seen, tolerance: Tolerance, kind: CheckKind) -> Point {
-    let threshold = tolerance.threshold(kind, &ours.name);
-    match ours.agreement(theirs) {
-        Some(agreement) => Point::new(&ours.name, &ours.shape, agreement, threshold),
-        None => Point::of_shapes(&ours.name, &ours.shape, &theirs.shape, threshold),
+        let threshold = tolerance.threshold(check.check, &ours.name);
+        check.add(Point::of_outputs(ours, theirs, threshold), true);
     }
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{CheckKind, Tolerance};
-use crate::agreement::{Agreement, Threshold};
+use crate::agreement::Point;
 use crate::flavour::Flavour;
 
 /// What all checks found.
@@ -54,75 +54,6 @@ pub struct Check {
     pub points: Vec<Point>,
     /// Why it failed without a comparison, why it was not made, or what to know about it.
     pub detail: Option<String>,
-}
-
-/// Two tensors compared.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Point {
-    /// The tensor's Hugging Face name, or where in the model it is (`vit.layer3.out`).
-    pub name: String,
-    /// Shape on the side of Hugging Face.
-    pub shape: Vec<usize>,
-    /// Shape on the other side, where it is another.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub other_shape: Option<Vec<usize>>,
-    /// How far the two agree; none when their shapes differ.
-    pub agreement: Option<Agreement>,
-    /// How far they must.
-    pub threshold: Threshold,
-    /// Whether they do.
-    pub passed: bool,
-    /// Whether they are the same to the bit, dtypes of tensors included.
-    pub identical: bool,
-    /// What would explain the difference.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hint: Option<String>,
-}
-
-impl Point {
-    pub(super) fn new(name: &str, shape: &[usize], agreement: Agreement, threshold: Threshold) -> Self {
-        Self {
-            name: name.to_owned(),
-            shape: shape.to_vec(),
-            other_shape: None,
-            agreement: Some(agreement),
-            threshold,
-            passed: threshold.is_met_by(&agreement),
-            identical: agreement == Agreement::SAME,
-            hint: None,
-        }
-    }
-
-    /// One that could not be compared as numbers.
-    pub(super) fn not_compared(name: &str, shape: &[usize], threshold: Threshold, why: String) -> Self {
-        let point = Self::new(name, shape, Agreement::SAME, threshold);
-        Self { agreement: None, passed: false, identical: false, hint: Some(why), ..point }
-    }
-
-    pub(super) fn of_shapes(name: &str, shape: &[usize], other: &[usize], threshold: Threshold) -> Self {
-        Self {
-            name: name.to_owned(),
-            shape: shape.to_vec(),
-            other_shape: Some(other.to_vec()),
-            agreement: None,
-            threshold,
-            passed: false,
-            identical: false,
-            hint: None,
-        }
-    }
-
-    /// How much of what is allowed it takes up: above 1 when it fails.
-    fn strain(&self) -> f64 {
-        let Some(agreement) = &self.agreement else { return f64::INFINITY };
-        let (error, allowed) = (agreement.relative_error, self.threshold.relative_error);
-        match error {
-            _ if !self.passed && allowed == 0.0 => f64::MAX.min(1e300 * (1.0 + error)),
-            0.0 => 0.0,
-            error if error.is_nan() => f64::INFINITY,
-            error => error / allowed,
-        }
-    }
 }
 
 impl Check {

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Tensor};
 
-use super::report::{Check, Point};
+use super::report::Check;
 use super::{CheckKind, Tolerance, hint};
-use crate::agreement::{Agreement, Sums};
+use crate::agreement::{Agreement, Point, Sums};
 use crate::convert::Source;
 use crate::error::Result;
 use crate::torch_file::TorchDtype;

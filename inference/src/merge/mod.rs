@@ -41,7 +41,7 @@ use tokens::TokenIds;
 pub use compare::{Comparison, Difference, TensorHash};
 pub use report::{MergeReport, Problem, ProblemKind, SourceReport};
 pub use source::Role;
-pub use validate::{Generation, OutputPart, OutputPoint, ValidateOptions, Validation, validate};
+pub use validate::{Generation, OutputPart, ValidateOptions, Validation, validate};
 
 /// Bytes of a file of the merged checkpoint by default: 5 GB.
 pub const SHARD_BYTES: u64 = 5_000_000_000;

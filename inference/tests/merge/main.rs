@@ -1,4 +1,4 @@
-//! Merging the tiny sources of `fixtures/merge` (made by its `make.py`), whole and damaged.
+//! Merging the tiny sources of `fixtures/merge` (made by its `make.py`), whole and damaged, and comparing what comes of it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,3 +6,4 @@ mod command;
 mod merged;
 mod refused;
 mod support;
+mod validate;

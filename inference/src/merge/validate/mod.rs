@@ -25,7 +25,7 @@ use crate::error::{ModelError, Result};
 use crate::weights::Weights;
 use run::Run;
 
-pub use report::{Generation, OutputPart, OutputPoint, Validation};
+pub use report::{Generation, OutputPart, Validation};
 
 /// What is compared, and how models are run. A part without an input is left out.
 #[derive(Debug, Clone)]

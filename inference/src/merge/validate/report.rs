@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::agreement::{Agreement, Seen, Threshold};
+use crate::agreement::{Point, Seen, Threshold};
 use crate::merge::Comparison;
 
 /// What came of comparing a checkpoint with its sources. Parts that were left out are `None`.
@@ -37,21 +37,8 @@ pub struct OutputPart {
     pub first_over: Option<String>,
     /// Why nothing could be compared.
     pub problem: Option<String>,
-    /// The points.
-    pub points: Vec<OutputPoint>,
-}
-
-/// An output of both models.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OutputPoint {
-    /// Its name.
-    pub name: String,
-    /// Its shape in the checkpoint's model; empty when that has no such point.
-    pub shape: Vec<usize>,
-    /// How far it agrees; `None` for different shapes.
-    pub agreement: Option<Agreement>,
-    /// It is within the threshold.
-    pub passes: bool,
+    /// The points, as they are computed; the shape is that of the sources' model.
+    pub points: Vec<Point>,
 }
 
 /// The answers of two models.
@@ -78,34 +65,30 @@ impl Comparison {
 
 impl OutputPart {
     pub(super) fn compare(threshold: Threshold, checkpoint: &[Seen], sources: &[Seen]) -> Self {
-        let point = |theirs: Option<&Seen>, ours: Option<&Seen>| {
-            let agreement = theirs.zip(ours).and_then(|(theirs, ours)| theirs.agreement(ours));
-            let named = theirs.or(ours);
-            OutputPoint {
-                name: named.map(|seen| seen.name.clone()).unwrap_or_default(),
-                shape: theirs.map(|seen| seen.shape.clone()).unwrap_or_default(),
-                passes: agreement.is_some_and(|agreement| threshold.is_met_by(&agreement)),
-                agreement,
-            }
+        let of_name = |all: &[Seen], name: &str| all.iter().position(|seen| seen.name == name);
+        let only = |seen: &Seen, who: &str| {
+            Point::not_compared(&seen.name, &seen.shape, threshold, format!("only {who} has this point"))
         };
-        let of_name = |all: &'_ [Seen], name: &str| all.iter().position(|seen| seen.name == name);
-        let mut points: Vec<_> = sources
+        let mut points: Vec<Point> = sources
             .iter()
-            .map(|ours| point(of_name(checkpoint, &ours.name).map(|at| &checkpoint[at]), Some(ours)))
+            .map(|ours| match of_name(checkpoint, &ours.name) {
+                Some(at) => Point::of_outputs(ours, &checkpoint[at], threshold),
+                None => only(ours, "the sources' model"),
+            })
             .collect();
         let more = checkpoint.iter().filter(|theirs| of_name(sources, &theirs.name).is_none());
-        points.extend(more.map(|theirs| point(Some(theirs), None)));
+        points.extend(more.map(|theirs| only(theirs, "the checkpoint")));
         let found = || points.iter().filter_map(|point| point.agreement);
         // What is no number is worse than any number.
         let worst = |values: &mut dyn Iterator<Item = f64>, is_worse: fn(f64, f64) -> bool| {
             values.reduce(|worst, one| if one.is_nan() || is_worse(one, worst) { one } else { worst })
         };
         Self {
-            passes: points.iter().all(|point| point.passes),
+            passes: points.iter().all(|point| point.passed),
             threshold,
             worst_cosine: worst(&mut found().map(|it| it.cosine), |one, other| one < other),
             worst_relative_error: worst(&mut found().map(|it| it.relative_error), |one, other| one > other),
-            first_over: points.iter().find(|point| !point.passes).map(|point| point.name.clone()),
+            first_over: points.iter().find(|point| !point.passed).map(|point| point.name.clone()),
             problem: None,
             points,
         }

@@ -1,41 +1,14 @@
 //! Sources, checkpoints, and what both models are given.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
 use packd_contracts::ImageGrid;
-use packd_inference::merge::{MergeOptions, MergePlan, SHARD_BYTES, ValidateOptions, Validation, validate};
+use packd_inference::merge::{MergeOptions, MergePlan, ValidateOptions, Validation, validate};
 use packd_inference::{ImagePatches, SubSample};
-use tempfile::TempDir;
 
-pub(crate) type Tensors = HashMap<String, Tensor>;
-
-pub(crate) fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/merge").join(name)
-}
-
-pub(crate) fn sources(llm: &str) -> MergeOptions {
-    MergeOptions {
-        vit: fixture("vit"),
-        llm: fixture(llm),
-        processor: fixture("processor"),
-        adapter: Some(fixture("adapter.safetensors")),
-        variant: None,
-        spatial_merge_size: 2,
-        dtype: DType::F32,
-        seed: 0,
-        shard_bytes: SHARD_BYTES,
-    }
-}
-
-/// A merged checkpoint in a folder of its own.
-pub(crate) fn merged(options: &MergeOptions) -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("merged");
-    MergePlan::new(options).unwrap().write(&out).unwrap();
-    (folder, out)
-}
+use crate::support::PROMPT;
+pub(crate) use crate::support::{Tensors, fixture, merge as merged, options as sources};
 
 /// All parts in f32 on the CPU: an image of 2 by 4 tokens, some text, a question about the image.
 pub(crate) fn all_parts() -> ValidateOptions {
@@ -46,7 +19,7 @@ pub(crate) fn all_parts() -> ValidateOptions {
     ValidateOptions {
         weights: true,
         image: Some(image.clone()),
-        text: Some(SubSample::text(vec![3, 17, 8, 41, 0, 29, 5, 63])),
+        text: Some(SubSample::text(PROMPT.to_vec())),
         question: Some(SubSample { images: vec![image], ..SubSample::text(ids) }),
         max_new_tokens: 12,
         unrounded: false,

@@ -87,7 +87,7 @@ fn the_tensors_of_an_absent_adapter_are_those_of_the_checkpoint() {
 fn a_checkpoint_of_doubles_holds_the_sources_numbers() {
     let sources = sources("dense");
     let (_folder, checkpoint) = merged(&sources);
-    let doubles = |all: &mut super::support::Tensors| {
+    let doubles = |all: &mut crate::support::Tensors| {
         all.values_mut().for_each(|tensor| *tensor = tensor.to_dtype(DType::F64).unwrap());
     };
     change_tensors(&checkpoint, doubles);

@@ -1,0 +1,6 @@
+//! Merged checkpoints against their sources, right ones and damaged ones.
+
+mod cli;
+mod faults;
+mod right;
+mod support;
