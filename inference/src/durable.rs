@@ -1,11 +1,14 @@
-//! Giving a folder its name when everything in it is on the disk, so that a target is whole also after a power loss.
+//! Giving a folder its name when it is whole; also after a power loss, where that is asked for.
 
 use std::fs::File;
 use std::io::{ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
-/// Syncs all files and folders below `from`, renames it to `to`, and syncs the folder that `to` is in.
-pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
+/// Renames a folder. With `fsync`, syncs all files and folders in it before, and the folder that `to` is in after.
+pub(crate) fn rename(from: &Path, to: &Path, fsync: bool) -> Result<()> {
+    if !fsync {
+        return std::fs::rename(from, to);
+    }
     sync_tree(from)?;
     std::fs::rename(from, to)?;
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -33,9 +36,12 @@ impl MadeFolders {
         Ok(made)
     }
 
-    /// Leaves them, also after a power loss.
-    pub(crate) fn keep(mut self) -> Result<()> {
+    /// Leaves them; with `fsync`, also after a power loss.
+    pub(crate) fn keep(mut self, fsync: bool) -> Result<()> {
         let made = std::mem::take(&mut self.0);
+        if !fsync {
+            return Ok(());
+        }
         made.iter().filter_map(|folder| folder.parent()).try_for_each(|parent| {
             match parent.as_os_str().is_empty() {
                 true => sync_folder(Path::new(".")),
@@ -52,7 +58,6 @@ impl Drop for MadeFolders {
     }
 }
 
-/// Files that were synced before cost next to nothing here.
 fn sync_tree(folder: &Path) -> Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
@@ -90,7 +95,7 @@ mod tests {
         std::fs::write(path("there/a/of others"), "").unwrap();
         drop(made);
         assert!(path("there/a").is_dir() && !path("there/a/b").exists());
-        MadeFolders::make(&path("kept/a")).unwrap().keep().unwrap();
+        MadeFolders::make(&path("kept/a")).unwrap().keep(true).unwrap();
         assert!(path("kept/a").is_dir());
         drop(MadeFolders::make(&path("kept/a")).unwrap());
         assert!(path("kept/a").is_dir());

@@ -37,14 +37,15 @@ pub mod packed_shards;
 mod picture;
 pub mod pixels;
 mod probe;
+mod progress;
 mod records;
 mod resize;
 mod rotary;
 mod shards;
-mod sync;
 pub mod torch_file;
 mod vision;
 mod weights;
+mod write_options;
 
 /// Tensors, dtypes and devices, of the version that this crate takes.
 pub use candle_core;
@@ -60,7 +61,9 @@ pub use loss::token_losses;
 pub use model::LlavaOnevision2;
 pub use picture::test_picture;
 pub use probe::{NoProbe, Probe};
+pub use progress::{Progress, ProgressNow};
 pub use records::each_record;
 pub use resize::Resizer;
 pub use vision::vision_windows;
 pub use weights::Weights;
+pub use write_options::WriteOptions;

@@ -1,19 +1,20 @@
 //! Writing the weights of a Hugging Face checkpoint: safetensors files of a size, and their index.
 //!
 //! The `safetensors` crate writes files too, but it asks for each tensor as a whole, and an embedding in f32 can have
-//! 2 GB. Here the bytes of a tensor come in blocks, and what was written is sent to the disk while more is made.
+//! 2 GB. Here the bytes of a tensor come in blocks, and several files are written at a time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use rayon::prelude::*;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::json;
 
 use crate::error::{ModelError, Result};
-use crate::sync::Syncer;
+use crate::progress::Progress;
 use crate::weights::{INDEX, ONE_FILE};
 
 /// Headers end at a multiple of this, so that tensors of 8-byte numbers can be mapped.
@@ -38,14 +39,16 @@ impl ShardTensor<'_> {
 }
 
 /// A file that tensors are written to.
-pub(crate) struct ShardFile {
+pub(crate) struct ShardFile<'a> {
     path: PathBuf,
     out: BufWriter<File>,
+    progress: &'a Progress,
 }
 
-impl ShardFile {
+impl ShardFile<'_> {
     /// Writes the next bytes of a tensor.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.progress.add(bytes.len() as u64);
         self.out.write_all(bytes).map_err(|source| ModelError::Write { path: self.path.clone(), source })
     }
 }
@@ -56,28 +59,26 @@ pub(crate) fn write(
     dir: &Path,
     tensors: &[ShardTensor<'_>],
     limit: u64,
-    mut fill: impl FnMut(usize, &mut ShardFile) -> Result<()>,
+    progress: &Progress,
+    fill: impl Fn(usize, &mut ShardFile<'_>) -> Result<()> + Sync,
 ) -> Result<usize> {
     let files = files(tensors, limit);
-    let mut syncer = Syncer::default();
-    let mut map = BTreeMap::new();
-    for (number, mut numbers) in (1..).zip(files.iter().cloned()) {
-        let name = match files.len() {
-            1 => ONE_FILE.to_owned(),
-            all => format!("model-{number:05}-of-{all:05}.safetensors"),
-        };
-        // As the safetensors library orders a file: large elements first, then by name.
-        numbers.sort_by_key(|number| {
-            let ShardTensor { name, dtype, .. } = tensors[*number];
-            (std::cmp::Reverse(dtype.bitsize()), name)
-        });
-        write_file(dir.join(&name), tensors, &numbers, &mut fill, &mut syncer)?;
-        map.extend(numbers.into_iter().map(|number| (tensors[number].name, name.clone())));
-    }
-    syncer.wait()?;
+    let name = |number: usize| match files.len() {
+        1 => ONE_FILE.to_owned(),
+        all => format!("model-{:05}-of-{all:05}.safetensors", number + 1),
+    };
+    let bytes: usize = tensors.iter().map(ShardTensor::bytes).sum();
+    progress.start("writing", Some(bytes as u64));
+    files.par_iter().enumerate().try_for_each(|(number, numbers)| {
+        write_file(dir.join(name(number)), tensors, numbers, progress, &fill)
+    })?;
     if files.len() > 1 {
+        let of_file = |(number, numbers): (usize, &Vec<usize>)| {
+            let name = name(number);
+            numbers.iter().map(move |number| (tensors[*number].name, name.clone())).collect::<Vec<_>>()
+        };
+        let map: BTreeMap<_, _> = files.iter().enumerate().flat_map(of_file).collect();
         let elements: usize = tensors.iter().map(ShardTensor::elements).sum();
-        let bytes: usize = tensors.iter().map(ShardTensor::bytes).sum();
         let metadata = json!({ "total_parameters": elements, "total_size": bytes });
         let index = json!({ "metadata": metadata, "weight_map": map });
         let path = dir.join(INDEX);
@@ -109,24 +110,29 @@ fn write_file(
     path: PathBuf,
     tensors: &[ShardTensor<'_>],
     numbers: &[usize],
-    fill: &mut impl FnMut(usize, &mut ShardFile) -> Result<()>,
-    syncer: &mut Syncer,
+    progress: &Progress,
+    fill: &impl Fn(usize, &mut ShardFile<'_>) -> Result<()>,
 ) -> Result<()> {
     let failed = |source| ModelError::Write { path: path.clone(), source };
-    let (header, end) = header(tensors, numbers).map_err(failed)?;
-    let out = BufWriter::with_capacity(BUFFER, File::create_new(&path).map_err(failed)?);
-    let mut file = ShardFile { path: path.clone(), out };
-    file.write(&header)?;
+    // As the safetensors library orders a file: large elements first, then by name.
+    let mut numbers = numbers.to_vec();
+    numbers.sort_by_key(|number| {
+        let ShardTensor { name, dtype, .. } = tensors[*number];
+        (std::cmp::Reverse(dtype.bitsize()), name)
+    });
+    let (header, end) = header(tensors, &numbers).map_err(failed)?;
+    let mut out = BufWriter::with_capacity(BUFFER, File::create_new(&path).map_err(failed)?);
+    out.write_all(&header).map_err(failed)?;
+    let mut file = ShardFile { path: path.clone(), out, progress };
     for number in numbers {
-        fill(*number, &mut file)?;
-        syncer.wrote(tensors[*number].bytes() as u64, file.out.get_ref())?;
+        fill(number, &mut file)?;
     }
     let file = file.out.into_inner().map_err(|error| failed(error.into_error()))?;
     let (written, expected) = (file.metadata().map_err(failed)?.len(), (header.len() + end) as u64);
     if written != expected {
         return Err(failed(std::io::Error::other(format!("{written} bytes were written, not {expected}"))));
     }
-    syncer.run(move || file.sync_all().map_err(|source| ModelError::Write { path, source }))
+    Ok(())
 }
 
 /// The length of the header and the header, and the bytes of the tensors after it.

@@ -4,11 +4,12 @@
 //!
 //! A vision tower and a decoder are made and merged, the merged checkpoint converted to Megatron (TP 2, PP 2), from there
 //! to other degrees (TP 4), and back, where its weights must be those of the start, byte for byte. The floor is `cp -r`
-//! of the merged checkpoint and `sync` of what it wrote; all take turns. A layer of the decoder has 100 MB.
+//! of the merged checkpoint, for work with `--fsync` also `sync` of what it wrote; all take turns. A layer of the decoder
+//! has 100 MB.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use packd_benches::{Table, anonymous_peak_of, ratio, scaled};
@@ -50,31 +51,32 @@ fn main() -> Result<(), Failed> {
             false => best.iter_mut().zip(run).for_each(|(best, run)| best.take_better(run)),
         }
     }
-    let floor = best.iter().find(|measured| measured.is_floor).map_or(Duration::MAX, |floor| floor.time);
+    let floor = best[0].times;
     let title = format!("Checkpoints: {} MB, best of {} runs", scaled(bytes / 1_000_000), runs.max(1));
-    let mut table = Table::new(&title, ["work", "seconds", "MB/s", "ratio", "peak RssAnon"]);
-    for Measured { name, time, memory, .. } in best {
-        let rate = bytes as f64 / 1e6 / time.as_secs_f64();
+    let heads = ["work", "seconds", "MB/s", "ratio", "with --fsync", "ratio", "peak RssAnon"];
+    let mut table = Table::new(&title, heads);
+    for Measured { name, times, memory } in best {
+        let rate = bytes as f64 / 1e6 / times[0].as_secs_f64();
         let memory = memory.map_or("-".to_owned(), |bytes| format!("{:.1} MB", bytes as f64 / 1e6));
-        let seconds = format!("{:.2}", time.as_secs_f64());
-        table.row([name.into(), seconds, format!("{rate:.0}"), ratio(time, floor), memory]);
+        let [plain, synced] = times.map(|time| format!("{:.2}", time.as_secs_f64()));
+        let [of_plain, of_synced] = [0, 1].map(|at| ratio(times[at], floor[at]));
+        table.row([name.into(), plain, format!("{rate:.0}"), of_plain, synced, of_synced, memory]);
     }
     println!("{table}");
     Ok(())
 }
 
-/// What one piece of work took.
+/// What one piece of work took, without and with syncing.
 struct Measured {
     name: &'static str,
-    time: Duration,
+    times: [Duration; 2],
     memory: Option<u64>,
-    is_floor: bool,
 }
 
 impl Measured {
-    /// The shorter time, and the larger memory.
+    /// The shorter times, and the larger memory.
     fn take_better(&mut self, other: Self) {
-        self.time = self.time.min(other.time);
+        self.times = [0, 1].map(|at| self.times[at].min(other.times[at]));
         self.memory = self.memory.max(other.memory);
     }
 }
@@ -91,11 +93,33 @@ impl Work<'_> {
 
     /// Everything once, each from a state in which nothing is left to be written.
     fn run(&self) -> Result<Vec<Measured>, Failed> {
-        let merged = self.path("merged");
-        let merge = self.packd("merge --vit {vit} --llm {llm} --processor {processor} --out {merged}")?;
+        let merge = self.packd(
+            "merge",
+            "merged",
+            "merge --vit {vit} --llm {llm} --processor {processor} --out {merged}",
+        )?;
+        let floor = self.copy()?;
+        let to_mcore = self.packd(
+            "Hugging Face to Megatron, TP 2, PP 2",
+            "mcore",
+            "convert {merged} {mcore} --to mcore --tp 2 --pp 2",
+        )?;
+        let reshard = self.packd(
+            "Megatron to Megatron, TP 4",
+            "other",
+            "convert {mcore} {other} --to mcore --tp 4 --hf {merged}",
+        )?;
+        let to_hf =
+            self.packd("Megatron to Hugging Face", "back", "convert {other} {back} --to hf --hf {merged}")?;
+        self.check_weights()?;
+        Ok(vec![floor, merge, to_mcore, reshard, to_hf])
+    }
+
+    /// The floor.
+    fn copy(&self) -> Result<Measured, Failed> {
         settle()?;
         let started = Instant::now();
-        let copied = Command::new("cp").arg("-r").arg(&merged).arg(self.path("copy")).status()?;
+        let copied = Command::new("cp").arg("-r").arg(self.path("merged")).arg(self.path("copy")).status()?;
         let plain = started.elapsed();
         let files: Vec<PathBuf> = std::fs::read_dir(self.path("copy"))?
             .map(|entry| Ok(entry?.path()))
@@ -106,35 +130,33 @@ impl Work<'_> {
             return Err("cp or sync failed".into());
         }
         std::fs::remove_dir_all(self.path("copy"))?;
-        let to_mcore = self.packd("convert {merged} {mcore} --to mcore --tp 2 --pp 2")?;
-        let reshard = self.packd("convert {mcore} {other} --to mcore --tp 4 --hf {merged}")?;
-        let to_hf = self.packd("convert {other} {back} --to hf --hf {merged}")?;
-        self.check_weights()?;
-        let floor = |name, time, is_floor| Measured { name, time, memory: None, is_floor };
-        let work = |name, (time, memory)| Measured { name, time, memory, is_floor: false };
-        Ok(vec![
-            floor("cp -r", plain, false),
-            floor("cp -r and sync (floor)", whole, true),
-            work("merge", merge),
-            work("Hugging Face to Megatron, TP 2, PP 2", to_mcore),
-            work("Megatron to Megatron, TP 4", reshard),
-            work("Megatron to Hugging Face", to_hf),
-        ])
+        Ok(Measured { name: "cp -r (floor)", times: [plain, whole], memory: None })
     }
 
-    /// Runs packd with paths for the names in braces: its time, and the most anonymous memory that it held.
-    fn packd(&self, line: &str) -> Result<(Duration, Option<u64>), Failed> {
-        settle()?;
+    /// Runs packd with paths for the names in braces, first with `--fsync` and then without: its times, and the most
+    /// anonymous memory that it held.
+    fn packd(&self, name: &'static str, target: &str, line: &str) -> Result<Measured, Failed> {
         let argument = |word: &str| match word.strip_prefix('{').and_then(|word| word.strip_suffix('}')) {
             Some(name) => self.path(name).into_os_string(),
             None => word.into(),
         };
-        let mut command = Command::new(self.packd);
-        command.args(line.split(' ').map(argument)).stdout(std::process::Stdio::null());
-        let started = Instant::now();
-        let (status, memory) = anonymous_peak_of(&mut command)?;
-        let time = started.elapsed();
-        if status.success() { Ok((time, memory)) } else { Err(format!("{line} ended with {status}").into()) }
+        let run = |more: &[&str]| -> Result<(Duration, Option<u64>), Failed> {
+            settle()?;
+            let mut program = Command::new(self.packd);
+            program.args(line.split(' ').map(argument)).args(more).stdout(Stdio::null());
+            let started = Instant::now();
+            let (status, memory) = anonymous_peak_of(&mut program)?;
+            let time = started.elapsed();
+            if status.success() {
+                Ok((time, memory))
+            } else {
+                Err(format!("{line} ended with {status}").into())
+            }
+        };
+        let (synced, _) = run(&["--fsync"])?;
+        std::fs::remove_dir_all(self.path(target))?;
+        let (plain, memory) = run(&[])?;
+        Ok(Measured { name, times: [plain, synced], memory })
     }
 
     fn check_weights(&self) -> Result<(), Failed> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use candle_core::Device;
 use clap::{Args, ValueEnum};
@@ -20,6 +21,8 @@ use crate::error::{ModelError, Result};
 use crate::flavour::Flavour;
 use crate::layout::AskedDegrees;
 use crate::picture::test_picture;
+use crate::progress::Progress;
+use crate::write_options::WriteOptions;
 
 /// Compares a Megatron checkpoint with the Hugging Face checkpoint that it should be: all tensors, and what both compute
 /// of an image and a question, with the constants of Megatron's code on its side. Exits with 1 when a check fails.
@@ -152,6 +155,7 @@ impl ConsistencyArgs {
             checks,
             dtype: self.run.dtype(device),
             device: device.clone(),
+            progress: Arc::default(),
         }
     }
 
@@ -184,7 +188,7 @@ impl ConsistencyArgs {
     }
 
     /// Converts `--hf` into `target`.
-    fn convert(&self, target: &Path) -> Result<()> {
+    fn convert(&self, target: &Path, progress: &Arc<Progress>) -> Result<()> {
         let from =
             SourceOptions { dir: self.hf.clone(), format: Some(Format::Hf), ..SourceOptions::default() };
         let to = McoreOptions {
@@ -193,7 +197,8 @@ impl ConsistencyArgs {
             ep: self.ep.unwrap_or(1),
             ..McoreOptions::default()
         };
-        convert(&from, target, &ConvertTo::Mcore(to)).map(|_| ())
+        let how = WriteOptions { progress: progress.clone(), ..WriteOptions::default() };
+        convert(&from, target, &ConvertTo::Mcore(to), &how).map(|_| ())
     }
 }
 
@@ -207,7 +212,7 @@ pub(super) fn run(args: &ConsistencyArgs) -> Result<ExitCode> {
     if args.mcore.is_none() && options.needs_mcore() {
         let folder = scratch.insert(args.scratch()?);
         options.mcore = folder.path().join("mcore");
-        args.convert(&options.mcore)?;
+        args.convert(&options.mcore, &options.progress)?;
     }
     let report = check(&options, batch.as_ref())?;
     // Before anything is printed: a reader that has gone away ends the program.

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::layout::degree;
 use super::say;
+use super::write::WriteArgs;
 use crate::convert::{
     ConvertError, ConvertTo, Format, HfOptions, McoreOptions, PatchEmbed, SourceOptions, convert,
 };
@@ -103,6 +104,8 @@ pub(super) struct ConvertArgs {
     /// Take what several ranks hold from the first, without comparing it with the others
     #[arg(long, help_heading = "Megatron source")]
     trust_replicas: bool,
+    #[command(flatten)]
+    write: WriteArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -235,7 +238,8 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
         FormatChoice::Hf => ConvertTo::Hf(HfOptions { shard_bytes: args.max_shard_size }),
         FormatChoice::Mcore => ConvertTo::Mcore(args.mcore()),
     };
-    let report = convert(&from, &target, &to).inspect_err(|error| {
+    let done = args.write.run(|how| convert(&from, &target, &to, how));
+    let report = done.inspect_err(|error| {
         if matches!(error, ModelError::Convert(ConvertError::Replicas { .. })) {
             eprintln!(
                 "hint: --trust-replicas takes what several ranks hold from the first, without comparing"

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use candle_core::DType;
 use clap::{Args, ValueEnum};
 
+use super::write::WriteArgs;
 use super::{exit, say};
 use crate::error::Result;
 use crate::merge::{MergeOptions, MergePlan, MergeReport, ProblemKind, Role, SHARD_BYTES, Variant};
@@ -55,6 +56,8 @@ pub(super) struct MergeArgs {
     /// Only check; exits with 1 when anything is wrong
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    write: WriteArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -125,7 +128,7 @@ pub(super) fn run(args: &MergeArgs) -> Result<ExitCode> {
         return Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(exit::FAULTS) });
     }
     let Some(out) = &args.out else { return Ok(ExitCode::from(exit::USAGE)) };
-    plan.write(out)?;
+    args.write.run(|how| plan.write(out, how))?;
     if args.json {
         say!("{}", serde_json::json!(report));
         return Ok(ExitCode::SUCCESS);

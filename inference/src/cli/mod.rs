@@ -10,6 +10,7 @@ mod leak_check;
 mod merge;
 mod pixels;
 mod validate;
+mod write;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

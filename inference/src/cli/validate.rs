@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -90,6 +91,7 @@ pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
         unrounded: args.unrounded,
         dtype: args.run.dtype(&device),
         device,
+        progress: Arc::default(),
     };
     let mut encoder = None;
     if [Part::Vit, Part::Llm, Part::E2e].into_iter().any(wants) {

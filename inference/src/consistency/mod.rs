@@ -22,6 +22,7 @@ mod tensors;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use candle_core::{DType, Device};
 use serde::Serialize;
@@ -32,6 +33,7 @@ use crate::convert::{ConvertError, Format, Source, SourceOptions};
 use crate::error::{ModelError, Result};
 use crate::flavour::Flavour;
 use crate::layout::AskedDegrees;
+use crate::progress::Progress;
 use crate::weights::Weights;
 
 pub use crate::agreement::Point;
@@ -122,6 +124,8 @@ pub struct ConsistencyOptions {
     pub dtype: DType,
     /// Where they compute.
     pub device: Device,
+    /// Told how far it is.
+    pub progress: Arc<Progress>,
 }
 
 impl ConsistencyOptions {
@@ -157,7 +161,7 @@ pub fn check(options: &ConsistencyOptions, batch: Option<&PackedBatch>) -> Resul
             Ok(mcore) => {
                 notes = mcore.notes().to_vec();
                 if is_asked(CheckKind::Weights) {
-                    checks.push(tensors::compare(&hf, &mcore, options.tolerance)?);
+                    checks.push(tensors::compare(&hf, &mcore, options)?);
                 }
                 if let Some(run) = &mut run {
                     checks.extend(run.outputs(&hf, mcore)?);
@@ -197,7 +201,7 @@ fn open_mcore(options: &ConsistencyOptions) -> Result<std::result::Result<Source
         degrees: options.degrees,
         trust_replicas: false,
     };
-    match Source::open(&source) {
+    match Source::open_seen(&source, &options.progress) {
         Ok(source) => Ok(Ok(source)),
         Err(ModelError::Convert(error)) if is_of_model(&error) => Ok(Err(error.to_string())),
         Err(error) => Err(error),
@@ -237,6 +241,7 @@ impl Run<'_> {
             return Ok(asked.into_iter().map(|kind| Check::skipped(kind, &why)).collect());
         }
         let ours = self.of_files(hf)?;
+        self.options.progress.start("running the Megatron weights", None);
         let mut config = hf.config().clone();
         if self.options.flavour == Flavour::Megatron {
             mcore.trained_with().apply_to(&mut config.text);
@@ -252,6 +257,7 @@ impl Run<'_> {
     /// The check of two ways to read the Hugging Face checkpoint.
     fn loading(&mut self, hf: Source) -> Result<Check> {
         let tolerance = self.options.tolerance;
+        self.options.progress.start("comparing two ways of reading", None);
         let files = Weights::read(&self.options.hf, DType::F32, &Device::Cpu)?;
         let mut check = tensors::compare_loaded(&hf, &files, tolerance)?;
         let ours = self.of_files(&hf)?;
@@ -267,6 +273,7 @@ impl Run<'_> {
         if let Some(seen) = self.of_files.take() {
             return Ok(seen);
         }
+        self.options.progress.start("running the Hugging Face checkpoint", None);
         let weights = Weights::read(&self.options.hf, self.options.dtype, &self.options.device)?;
         outputs::see(hf.config().clone(), &weights, Flavour::HuggingFace, self.batch)
     }

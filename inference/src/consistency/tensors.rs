@@ -5,7 +5,7 @@ use std::ops::Range;
 use candle_core::{DType, Device, Tensor};
 
 use super::report::Check;
-use super::{CheckKind, Tolerance, hint};
+use super::{CheckKind, ConsistencyOptions, Tolerance, hint};
 use crate::agreement::{Agreement, Point, Sums};
 use crate::convert::Source;
 use crate::error::Result;
@@ -20,7 +20,13 @@ const EXPLAINED: usize = 8;
 
 /// All tensors of the model in both checkpoints. Those of one dtype must be the same to the bit; of two dtypes, once both
 /// are rounded to the coarser, and not within f32 tolerance.
-pub(super) fn compare(hf: &Source, mcore: &Source, tolerance: Tolerance) -> Result<Check> {
+pub(super) fn compare(hf: &Source, mcore: &Source, options: &ConsistencyOptions) -> Result<Check> {
+    let (tolerance, progress) = (options.tolerance, &options.progress);
+    let bytes = |name, shape: &[usize]| {
+        let elements: usize = shape.iter().product();
+        (elements * hf.dtype(name).map_or(0, TorchDtype::size)) as u64
+    };
+    progress.start("comparing tensors", Some(hf.names().map(|(name, shape)| bytes(name, shape)).sum()));
     let mut check = Check::new(CheckKind::Weights);
     for (name, shape) in hf.names() {
         let mut point = compare_one(hf, mcore, name, shape, tolerance)?;
@@ -28,6 +34,7 @@ pub(super) fn compare(hf: &Source, mcore: &Source, tolerance: Tolerance) -> Resu
             point.hint = hint::of(hf, mcore, name, shape, point.agreement.as_ref())?;
         }
         check.add(point, false);
+        progress.add(bytes(name, shape));
     }
     Ok(check)
 }

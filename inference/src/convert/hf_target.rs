@@ -10,6 +10,7 @@ use super::pieces::Piece;
 use super::stream::{HfTensors, PieceReader};
 use super::{HfOptions, Report};
 use crate::error::{ModelError, Result};
+use crate::progress::Progress;
 use crate::shards::{self, ShardTensor};
 use crate::torch_file::TorchDtype;
 
@@ -20,9 +21,10 @@ pub(super) fn write(
     source: &dyn HfTensors,
     carried: &Path,
     options: &HfOptions,
+    progress: &Progress,
 ) -> Result<Report> {
     let tensors = tensors(model, source)?;
-    let files = shards::write(dir, &tensors, options.shard_bytes, |number, file| {
+    let files = shards::write(dir, &tensors, options.shard_bytes, progress, |number, file| {
         let ShardTensor { name, dtype, shape } = tensors[number];
         let (rows, cols) = (shape[0], shape[1..].iter().product());
         let piece = Piece { part: 0, rows: 0..rows, cols: 0..cols, filler: None };

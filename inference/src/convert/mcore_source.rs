@@ -16,6 +16,7 @@ use super::sharding::Rank;
 use super::stream::{HfTensors, overlap};
 use crate::error::Result;
 use crate::layout::AskedDegrees;
+use crate::progress::Progress;
 use crate::torch_file::TorchDtype;
 
 /// A block of a Hugging Face tensor, and where it lies.
@@ -43,30 +44,33 @@ pub(super) struct McoreSource {
 }
 
 impl McoreSource {
-    /// Opens a checkpoint, all of whose ranks must have all tensors of the model and no others. With `compare`, tensors
+    /// Opens a checkpoint, all of whose ranks must have all tensors of the model and no others. With `compared`, tensors
     /// that several ranks have must be the same on all of them: that reads every copy.
     pub(super) fn open(
         dir: &Path,
         asked: &AskedDegrees,
         model: &Model,
         hf: &Path,
-        compare: bool,
+        compared: Option<&Progress>,
     ) -> Result<Self> {
         let (ranks, sharding) = Ranks::open(dir, asked, model, hf)?;
         let mut tensors: HashMap<String, Tensor> = HashMap::new();
+        if let Some(progress) = compared {
+            progress.start("comparing copies", None);
+        }
         for rank in sharding.ranks() {
             for (entry, name) in sharding.held(model, rank) {
                 let owner = sharding.owner(entry, rank);
                 if owner != rank {
-                    if compare {
-                        ranks.compare((rank, &name), (owner, &name))?;
+                    if let Some(progress) = compared {
+                        progress.add(ranks.compare((rank, &name), (owner, &name))?);
                     }
                     continue;
                 }
                 if entry.place == super::model::Place::LaterThanFirst {
-                    if compare {
+                    if let Some(progress) = compared {
                         let embedding = super::names::EMBEDDING[0].mcore;
-                        ranks.compare((rank, &name), (Rank { pp: 0, ..rank }, embedding))?;
+                        progress.add(ranks.compare((rank, &name), (Rank { pp: 0, ..rank }, embedding))?);
                     }
                     continue;
                 }

@@ -2,35 +2,42 @@
 
 use std::path::Path;
 
+use rayon::prelude::*;
+
 use super::args::TrainedWith;
 use super::error::ConvertError;
 use super::model::{Entry, Model};
-use super::pieces::{Cut, cut};
+use super::pieces::{Cut, Piece, cut};
 use super::sharding::{Rank, Sharding};
 use super::stream::{HfTensors, PieceReader};
 use super::{McoreOptions, Report, Source, args, names};
 use crate::error::{ModelError, Result};
 use crate::layout::{RANK_FILE, Saved, TRACKER};
-use crate::sync::Syncer;
+use crate::progress::Progress;
 use crate::torch_file::{ExtraState, PyValue, TensorSpec, TorchDtype, TorchFileWriter};
 
-/// Writes `release/mp_rank_…` below `dir`, then the tracker file.
+/// Writes `release/mp_rank_…` below `dir`, several ranks at a time, then the tracker file.
 pub(super) fn write(
     dir: &Path,
     source: &Source,
     sharding: &Sharding,
     options: &McoreOptions,
+    progress: &Progress,
 ) -> Result<Report> {
     let (model, trained_with, source) = (&source.model, source.trained_with(), source.tensors());
     let folder = Saved::Release.folder().unwrap_or_default();
-    let (mut report, mut syncer) = (Report::default(), Syncer::default());
-    for rank in sharding.ranks() {
+    let file = |rank| RankWriter { model, source, sharding, options, trained_with, rank };
+    let ranks = sharding.ranks();
+    let mut report = Report { files: ranks.len(), ..Report::default() };
+    for rank in &ranks {
+        file(*rank).tensors()?.iter().for_each(|held| report.add(&held.spec));
+    }
+    progress.start("writing", Some(report.bytes));
+    ranks.into_par_iter().try_for_each(|rank| {
         let dir = dir.join(&folder).join(sharding.style().name(rank.tp, rank.pp, rank.ep));
         std::fs::create_dir_all(&dir).map_err(|source| ModelError::Write { path: dir.clone(), source })?;
-        let file = RankWriter { model, source, sharding, options, trained_with, rank };
-        file.write(&dir.join(RANK_FILE), &mut report, &mut syncer)?;
-    }
-    syncer.wait()?;
+        file(rank).write(&dir.join(RANK_FILE), progress)
+    })?;
     // Last: a checkpoint without it is not found.
     let tracker = dir.join(TRACKER);
     std::fs::write(&tracker, format!("{folder}\n"))
@@ -47,14 +54,29 @@ struct RankWriter<'a> {
     rank: Rank,
 }
 
-impl RankWriter<'_> {
-    fn write(&self, path: &Path, report: &mut Report, syncer: &mut Syncer) -> Result<()> {
-        let (mut pairs, mut cuts) = (Vec::new(), Vec::new());
-        for (entry, name) in self.sharding.held(self.model, self.rank) {
+/// A tensor of a rank.
+struct Held<'a> {
+    entry: &'a Entry,
+    /// Its name in the file.
+    name: String,
+    pieces: Vec<Piece>,
+    spec: TensorSpec,
+}
+
+impl<'a> RankWriter<'a> {
+    fn tensors(&self) -> Result<Vec<Held<'a>>> {
+        let held = self.sharding.held(self.model, self.rank);
+        let of_rank = |(entry, name)| {
             let dtype = dtype(entry, self.source)?;
             let Cut { shape, pieces } = cut(entry, self.model, self.sharding, self.rank);
-            let spec = TensorSpec { dtype, shape };
-            report.add(&spec);
+            Ok(Held { entry, name, pieces, spec: TensorSpec { dtype, shape } })
+        };
+        held.into_iter().map(of_rank).collect()
+    }
+
+    fn write(&self, path: &Path, progress: &Progress) -> Result<()> {
+        let (mut pairs, mut cuts) = (Vec::new(), Vec::new());
+        for Held { entry, name, pieces, spec } in self.tensors()? {
             cuts.push((entry, pieces, spec.clone()));
             let state = names::extra_state(&name);
             pairs.push((name, PyValue::Tensor(spec)));
@@ -78,11 +100,9 @@ impl RankWriter<'_> {
             let mut reader = PieceReader::new(self.source, names, pieces, spec.dtype.size());
             let bytes = spec.bytes().unwrap_or(usize::MAX);
             writer.tensor_from(&mut reader, bytes)?;
-            syncer.wrote(bytes as u64, writer.file())?;
+            progress.add(bytes as u64);
         }
-        syncer.run(move || Ok(writer.finish()?))?;
-        report.files += 1;
-        Ok(())
+        Ok(writer.finish()?)
     }
 }
 

@@ -36,6 +36,7 @@ use serde::Serialize;
 use crate::error::Result;
 use crate::layout::{AskedDegrees, TRACKER};
 use crate::torch_file::{ArgsStyle, ExtraState, TensorSpec};
+use crate::write_options::WriteOptions;
 use sharding::Sharding;
 use target::Target;
 
@@ -182,14 +183,20 @@ impl Report {
 /// # Errors
 /// [`ConvertError`] (as [`ModelError::Convert`](crate::ModelError::Convert)) for what cannot be converted, the errors of
 /// [`Source::open`], [`ModelError::Write`](crate::ModelError::Write).
-pub fn convert(from: &SourceOptions, target: &std::path::Path, to: &ConvertTo) -> Result<Report> {
+pub fn convert(
+    from: &SourceOptions,
+    target: &std::path::Path,
+    to: &ConvertTo,
+    how: &WriteOptions,
+) -> Result<Report> {
     let config_dir = from.hf.as_deref().unwrap_or(&from.dir);
     // The ranks may be named without the folder of their tracker file.
     let parent = from.dir.canonicalize().ok().and_then(|dir| dir.parent().map(std::path::Path::to_owned));
     let root = parent.filter(|root| root.join(TRACKER).is_file());
     let sources = [from.dir.as_path(), config_dir, root.as_deref().unwrap_or(&from.dir)];
     target::check(target, &sources)?;
-    let source = Source::open(from)?;
+    let progress = &*how.progress;
+    let source = Source::open_seen(from, progress)?;
     let written = match to {
         ConvertTo::Hf(options) => {
             if source.format() == Format::Hf {
@@ -197,7 +204,10 @@ pub fn convert(from: &SourceOptions, target: &std::path::Path, to: &ConvertTo) -
                 return Err(ConvertError::Source { path: from.dir.clone(), detail }.into());
             }
             let dir = Target::start(target, &sources)?;
-            (hf_target::write(dir.dir(), &source.model, source.tensors(), config_dir, options)?, dir)
+            (
+                hf_target::write(dir.dir(), &source.model, source.tensors(), config_dir, options, progress)?,
+                dir,
+            )
         }
         ConvertTo::Mcore(options) => {
             let text = &source.model.config.text;
@@ -214,11 +224,14 @@ pub fn convert(from: &SourceOptions, target: &std::path::Path, to: &ConvertTo) -
             sharding.check(&source.model)?;
             mcore_target::check_dtypes(&source.model, source.tensors())?;
             let dir = Target::start(target, &sources)?;
-            (mcore_target::write(dir.dir(), &source, &sharding, options)?, dir)
+            (mcore_target::write(dir.dir(), &source, &sharding, options, progress)?, dir)
         }
     };
     let (mut report, dir) = written;
     report.notes = source.notes().to_vec();
-    dir.finish()?;
+    if how.fsync {
+        progress.start("syncing", None);
+    }
+    dir.finish(how.fsync)?;
     Ok(report)
 }

@@ -14,6 +14,7 @@ use super::{Format, SourceOptions};
 use crate::config::ModelConfig;
 use crate::error::{ModelError, Result};
 use crate::layout::TRACKER;
+use crate::progress::Progress;
 use crate::torch_file::TorchDtype;
 
 /// The tensors of a checkpoint by their Hugging Face names, whichever kind it is: those of a Megatron checkpoint are put
@@ -35,6 +36,11 @@ impl Source {
     /// [`ModelError::Config`] for `config.json`, [`ModelError::Checkpoint`] when there is no checkpoint,
     /// [`ModelError::TorchFile`] for a damaged file, [`ModelError::Convert`] for tensors that are not the model's.
     pub fn open(options: &SourceOptions) -> Result<Self> {
+        Self::open_seen(options, &Progress::default())
+    }
+
+    /// The same, with somebody looking.
+    pub(crate) fn open_seen(options: &SourceOptions, progress: &Progress) -> Result<Self> {
         let dir = &options.dir;
         let format = match options.format {
             Some(format) => format,
@@ -55,7 +61,8 @@ impl Source {
                             .into(),
                 })?;
                 let model = Model::new(ModelConfig::read(hf)?);
-                let tensors = McoreSource::open(dir, &options.degrees, &model, hf, !options.trust_replicas)?;
+                let compared = (!options.trust_replicas).then_some(progress);
+                let tensors = McoreSource::open(dir, &options.degrees, &model, hf, compared)?;
                 let (notes, trained_with) = (tensors.notes(), tensors.trained_with());
                 (model, Box::new(tensors), notes, trained_with)
             }

@@ -7,12 +7,12 @@ use super::pieces::Piece;
 use crate::error::Result;
 use crate::torch_file::TorchDtype;
 
-/// Bytes that are gathered at a time.
-const BUFFER: usize = 4 << 20;
+/// Bytes that are gathered at a time: few enough to stay in a processor's cache until they are written.
+const BUFFER: usize = 256 << 10;
 
 /// A model's tensors by their Hugging Face names. Every tensor is a matrix of its first size by the product of the
 /// others.
-pub(super) trait HfTensors {
+pub(super) trait HfTensors: Send + Sync {
     /// The dtype; none when there is no such tensor.
     fn dtype(&self, name: &str) -> Option<TorchDtype>;
 
@@ -43,7 +43,7 @@ impl<'a> PieceReader<'a> {
         Self { source, names, pieces, current: None, element, buffer: Vec::new(), taken: 0 }
     }
 
-    /// The next bytes, some megabytes of them; none at the end.
+    /// The next bytes, some hundred kilobytes of them; none at the end.
     pub(super) fn next_block(&mut self) -> Result<Option<&[u8]>> {
         self.fill()?;
         self.taken = self.buffer.len();
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn pieces_of_any_size_come_in_order_through_one_buffer() {
         let width = 3000;
-        // Less than a buffer, several buffers, a column, half of all columns.
+        // A few rows, many buffers, a column, half of all columns.
         let blocks = [(0..2, 0..width), (5..1505, 0..width), (7..9, 10..11), (0..3000, 1500..width)];
         let piece = |(rows, cols): &(Range<usize>, Range<usize>)| Piece {
             part: 0,

@@ -42,11 +42,11 @@ impl Target {
         self.dir.path()
     }
 
-    /// Gives the folder its name. If something has taken it in the meantime, that stays and this goes.
-    pub(super) fn finish(self) -> Result<()> {
+    /// Gives the folder its name, with `fsync` when all of it is on the disk. If something has taken it in the meantime, that stays and this goes.
+    pub(super) fn finish(self, fsync: bool) -> Result<()> {
         let path = self.path.clone();
         // A folder replaces an empty one, and nothing else.
-        durable::rename(self.dir.path(), &path).map_err(|source| match source.kind() {
+        durable::rename(self.dir.path(), &path, fsync).map_err(|source| match source.kind() {
             // A part of the same device that is mounted here.
             ErrorKind::ResourceBusy | ErrorKind::CrossesDevices => {
                 ConvertError::MountPoint { path: path.clone() }.into()
@@ -55,7 +55,7 @@ impl Target {
         })?;
         // Its temporary name is gone, so there is nothing left to remove.
         let _ = self.dir.keep();
-        self.made.keep().map_err(|source| ModelError::Write { path, source })
+        self.made.keep(fsync).map_err(|source| ModelError::Write { path, source })
     }
 }
 
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         let target = Target::start(&path, &[]).unwrap();
         std::fs::write(target.dir().join("whole"), "").unwrap();
-        target.finish().unwrap();
+        target.finish(true).unwrap();
         assert!(path.join("whole").is_file());
     }
 

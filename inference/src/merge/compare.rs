@@ -10,6 +10,7 @@ use super::source::{Reader, Role, Source};
 use super::{MergePlan, Planned, Recipe};
 use crate::config::ModelConfig;
 use crate::error::Result;
+use crate::progress::Progress;
 
 /// Bytes that are read at a time of a tensor that no source has.
 const CHUNK: usize = 1 << 19;
@@ -58,45 +59,19 @@ impl MergePlan {
     /// # Errors
     /// [`ModelError::Merge`](crate::ModelError::Merge) when the sources do not make a model; what reading the checkpoint
     /// says.
-    pub fn compare(&self, checkpoint: &Path) -> Result<Comparison> {
+    pub fn compare(&self, checkpoint: &Path, progress: &Progress) -> Result<Comparison> {
         self.refuse_problems()?;
         let merged = Source::open(Role::Llm, checkpoint)?;
         let mut done = Comparison { equal: 0, unknown: 0, differences: Vec::new(), tensors: Vec::new() };
         done.compare_configs(&ModelConfig::read(checkpoint)?, &self.config);
+        let bytes = |planned: &Planned| {
+            let dtype = merged.tensors.get(&planned.name).and_then(|found| found.dtype.as_ref().ok());
+            (planned.elements() * dtype.map_or(0, DType::size_in_bytes)) as u64
+        };
+        progress.start("comparing tensors", Some(self.tensors.iter().map(bytes).sum()));
         for planned in &self.tensors {
-            let Some(found) = merged.tensors.get(&planned.name) else {
-                done.differ(&planned.name, "it is not in the checkpoint".into());
-                continue;
-            };
-            let dtype = match &found.dtype {
-                Ok(dtype) => *dtype,
-                Err(other) => {
-                    done.differ(&planned.name, format!("it is {other} in the checkpoint"));
-                    continue;
-                }
-            };
-            if found.shape != planned.shape {
-                let (found, expected) = (&found.shape, &planned.shape);
-                done.differ(&planned.name, format!("its shape is {found:?}, of the sources {expected:?}"));
-                continue;
-            }
-            let Some(reader) = merged.reader(found) else {
-                done.differ(&planned.name, "it is no tensor in the checkpoint".into());
-                continue;
-            };
-            if matches!(planned.recipe, Recipe::First(_)) {
-                done.unknown += 1;
-                done.tensors.push(only_hash(planned, &reader, dtype)?);
-                continue;
-            }
-            let (hash, differing) = self.compare_tensor(planned, &reader, dtype)?;
-            done.tensors.push(hash);
-            if differing == 0 {
-                done.equal += 1;
-                continue;
-            }
-            let all = planned.elements();
-            done.differ(&planned.name, format!("{differing} of {all} elements are not those of the sources"));
+            self.compare_planned(planned, &merged, &mut done)?;
+            progress.add(bytes(planned));
         }
         let known: std::collections::BTreeSet<&str> =
             self.tensors.iter().map(|planned| planned.name.as_str()).collect();
@@ -104,6 +79,43 @@ impl MergePlan {
             done.differ(key, "the model has no such tensor".into());
         }
         Ok(done)
+    }
+
+    fn compare_planned(&self, planned: &Planned, merged: &Source, done: &mut Comparison) -> Result<()> {
+        let Some(found) = merged.tensors.get(&planned.name) else {
+            done.differ(&planned.name, "it is not in the checkpoint".into());
+            return Ok(());
+        };
+        let dtype = match &found.dtype {
+            Ok(dtype) => *dtype,
+            Err(other) => {
+                done.differ(&planned.name, format!("it is {other} in the checkpoint"));
+                return Ok(());
+            }
+        };
+        if found.shape != planned.shape {
+            let (found, expected) = (&found.shape, &planned.shape);
+            done.differ(&planned.name, format!("its shape is {found:?}, of the sources {expected:?}"));
+            return Ok(());
+        }
+        let Some(reader) = merged.reader(found) else {
+            done.differ(&planned.name, "it is no tensor in the checkpoint".into());
+            return Ok(());
+        };
+        if matches!(planned.recipe, Recipe::First(_)) {
+            done.unknown += 1;
+            done.tensors.push(only_hash(planned, &reader, dtype)?);
+            return Ok(());
+        }
+        let (hash, differing) = self.compare_tensor(planned, &reader, dtype)?;
+        done.tensors.push(hash);
+        if differing == 0 {
+            done.equal += 1;
+            return Ok(());
+        }
+        let all = planned.elements();
+        done.differ(&planned.name, format!("{differing} of {all} elements are not those of the sources"));
+        Ok(())
     }
 
     /// The hashes of a tensor, and how many of its elements are not those of the sources.

@@ -31,6 +31,7 @@ use candle_core::DType;
 
 use crate::config::ModelConfig;
 use crate::error::{ModelError, Result};
+use crate::write_options::WriteOptions;
 use carried::Carried;
 use gather::{Gather, Piece};
 use initial::Initial;
@@ -178,10 +179,10 @@ impl MergePlan {
     /// # Errors
     /// [`ModelError::Merge`] when the report has problems, or a finite number is infinite in the target dtype;
     /// [`ModelError::Write`] when `out` exists, lies within a source, or cannot be written.
-    pub fn write(&self, out: &Path) -> Result<()> {
+    pub fn write(&self, out: &Path, how: &WriteOptions) -> Result<()> {
         self.check_target(out)?;
         self.refuse_problems()?;
-        write::write(self, out)
+        write::write(self, out, how)
     }
 
     fn refuse_problems(&self) -> Result<()> {

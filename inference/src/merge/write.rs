@@ -10,10 +10,12 @@ use super::MergePlan;
 use super::carried::Carried;
 use crate::durable::MadeFolders;
 use crate::error::{ModelError, Result};
+use crate::progress::Progress;
 use crate::shards::{self, ShardTensor};
+use crate::write_options::WriteOptions;
 
 /// Writes a plan without problems into a folder that appears when it is whole.
-pub(super) fn write(plan: &MergePlan, out: &Path) -> Result<()> {
+pub(super) fn write(plan: &MergePlan, out: &Path, how: &WriteOptions) -> Result<()> {
     refuse_existing(out)?;
     let (parent, name) = (parent(out), out.file_name().unwrap_or_default());
     let failed = |path: &Path| {
@@ -27,12 +29,15 @@ pub(super) fn write(plan: &MergePlan, out: &Path) -> Result<()> {
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
     let folder = builder.prefix(&prefix).tempdir_in(&parent).map_err(failed(&parent))?;
-    fill(plan, folder.path())?;
+    fill(plan, folder.path(), &how.progress)?;
+    if how.fsync {
+        how.progress.start("syncing", None);
+    }
     refuse_existing(out)?;
-    crate::durable::rename(folder.path(), out).map_err(failed(out))?;
+    crate::durable::rename(folder.path(), out, how.fsync).map_err(failed(out))?;
     // Its folder has another name now.
     let _ = folder.keep();
-    made.keep().map_err(failed(&parent))
+    made.keep(how.fsync).map_err(failed(&parent))
 }
 
 /// The folder that another lies in.
@@ -54,7 +59,7 @@ pub(super) fn refuse_existing(out: &Path) -> Result<()> {
     Ok(())
 }
 
-fn fill(plan: &MergePlan, folder: &Path) -> Result<()> {
+fn fill(plan: &MergePlan, folder: &Path, progress: &Progress) -> Result<()> {
     for (name, carried) in &plan.carried {
         let to = folder.join(name);
         match carried {
@@ -74,7 +79,7 @@ fn fill(plan: &MergePlan, folder: &Path) -> Result<()> {
     let tensors =
         plan.tensors.iter().map(|planned| ShardTensor { name: &planned.name, dtype, shape: &planned.shape });
     let tensors: Vec<_> = tensors.collect();
-    shards::write(folder, &tensors, plan.options.shard_bytes, |number, file| {
+    shards::write(folder, &tensors, plan.options.shard_bytes, progress, |number, file| {
         plan.stream(&plan.tensors[number], plan.options.dtype, |bytes| file.write(bytes))
     })?;
     Ok(())

@@ -1,6 +1,5 @@
 //! Writing torch files, one tensor at a time.
 
-use std::fs::File;
 use std::io::{BufWriter, Cursor, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
@@ -23,12 +22,10 @@ const BUFFER: usize = 1 << 20;
 /// bytes of its tensors are handed over one after another. Nothing is kept of them, so memory stays at one buffer.
 ///
 /// The file is written under a temporary name beside its own, and renamed by [`finish`](Self::finish); dropping the
-/// writer before leaves nothing. The same values give the same bytes. torch reads it with `weights_only=True` as long
+/// writer before leaves nothing. It is not synced to the disk. The same values give the same bytes. torch reads it with `weights_only=True` as long
 /// as neither [`PyValue::BytesIo`] nor another style of attributes than the default is in it.
 pub struct TorchFileWriter {
     path: PathBuf,
-    /// The same file as in the archive.
-    file: File,
     archive: Archive<BufWriter<NamedTempFile>>,
 }
 
@@ -57,19 +54,13 @@ impl TorchFileWriter {
         let plain =
             |name: &&str| !name.is_empty() && !name.starts_with('.') && !name.contains(['\\', ':', '\0']);
         let stem = path.file_stem().and_then(|stem| stem.to_str()).filter(plain).unwrap_or("archive");
-        let same = file.as_file().try_clone().map_err(failed)?;
         let archive = Archive::start(BufWriter::with_capacity(BUFFER, file), stem, value);
-        Ok(Self { path: path.to_owned(), file: same, archive: archive.map_err(|fault| fault.named(path))? })
+        Ok(Self { path: path.to_owned(), archive: archive.map_err(|fault| fault.named(path))? })
     }
 
     /// The tensor whose bytes come next.
     pub fn next_tensor(&self) -> Option<&TensorSpec> {
         self.archive.tensors.get(self.archive.done).map(|planned| &planned.spec)
-    }
-
-    /// The file, to start syncing it before the end.
-    pub(crate) fn file(&self) -> &File {
-        &self.file
     }
 
     /// Writes the next tensor: its elements in row-major order, little-endian.
@@ -88,7 +79,7 @@ impl TorchFileWriter {
         self.archive.tensor(reader, bytes).map_err(|fault| fault.named(&self.path))
     }
 
-    /// Ends the file, syncs it and gives it its name.
+    /// Ends the file and gives it its name.
     ///
     /// # Errors
     /// [`TorchFileError::Unwritable`] when tensors are missing, [`TorchFileError::Write`].
@@ -97,7 +88,6 @@ impl TorchFileWriter {
         let failed = |source| TorchFileError::Write { path: path.clone(), source };
         let written = self.archive.finish().map_err(|fault| fault.named(&path))?;
         let file = written.into_inner().map_err(|error| failed(error.into_error()))?;
-        file.as_file().sync_all().map_err(failed)?;
         file.persist_noclobber(&path).map_err(|error| failed(error.error))?;
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! A Megatron checkpoint against the Hugging Face one: right ones pass, and every fault has its name.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use packd_inference::candle_core::{DType, Device};
 use packd_inference::consistency::{Check, CheckKind, ConsistencyOptions, Outcome, Report, Tolerance, check};
@@ -21,6 +22,7 @@ fn options(hf: &Path, mcore: &Path) -> ConsistencyOptions {
         checks: CheckKind::ALL.into(),
         dtype: DType::F32,
         device: Device::Cpu,
+        progress: Arc::default(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use packd_inference::ModelError;
-use packd_inference::convert::{ConvertError, ConvertTo, McoreOptions, SourceOptions, convert};
+use packd_inference::convert::{ConvertError, McoreOptions, SourceOptions};
 use packd_inference::layout::AskedDegrees;
 use packd_inference::torch_file::ExtraState;
 
@@ -209,27 +209,27 @@ fn megatron_sources_that_are_not_the_model() {
         trust_replicas: true,
         ..SourceOptions::default()
     };
-    convert(&options, &target, &ConvertTo::Hf(Default::default())).unwrap();
+    from_options(&options, &target).unwrap();
     let weights = |dir: &std::path::Path| std::fs::read(dir.join("model.safetensors")).unwrap();
     assert!(weights(&target) == weights(&hf));
 
     let other = folder.path().join("other");
     options.degrees = AskedDegrees { tp: Some(4), ..AskedDegrees::default() };
-    let error = refused(&other, |target| convert(&options, target, &ConvertTo::Hf(Default::default())));
+    let error = refused(&other, |target| from_options(&options, target));
     assert!(error.to_string().contains("missing ranks") || error.to_string().contains("--tp 4"), "{error}");
     options.degrees = AskedDegrees { tp: Some(1), ..AskedDegrees::default() };
-    let error = refused(&other, |target| convert(&options, target, &ConvertTo::Hf(Default::default())));
+    let error = refused(&other, |target| from_options(&options, target));
     assert!(error.to_string().contains("mp_rank_01"), "{error}");
     options.degrees = AskedDegrees { ep: Some(2), ..AskedDegrees::default() };
-    let error = refused(&other, |target| convert(&options, target, &ConvertTo::Hf(Default::default())));
+    let error = refused(&other, |target| from_options(&options, target));
     assert!(error.to_string().contains("expert parallel degree is 1, 2 was given"), "{error}");
     options.degrees = AskedDegrees::default();
     options.hf = None;
-    let error = refused(&other, |target| convert(&options, target, &ConvertTo::Hf(Default::default())));
+    let error = refused(&other, |target| from_options(&options, target));
     assert!(error.to_string().contains("--hf DIR"), "{error}");
     // The experts' configuration does not fit a dense checkpoint.
     options = SourceOptions { dir: source, hf: Some(tiny("tiny_moe")), ..SourceOptions::default() };
-    let error = refused(&other, |target| convert(&options, target, &ConvertTo::Hf(Default::default())));
+    let error = refused(&other, |target| from_options(&options, target));
     assert!(matches!(error, ModelError::Convert(_)), "{error}");
 }
 

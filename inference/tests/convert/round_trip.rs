@@ -1,9 +1,11 @@
 //! There and back, and from any layout to any other.
 
+use std::path::Path;
+
 use packd_inference::convert::{ConvertTo, Format, HfOptions, PatchEmbed, Source, SourceOptions, convert};
 use packd_inference::layout::{AskedDegrees, Checkpoint};
 use packd_inference::torch_file::TorchFile;
-use packd_inference::{LlavaOnevision2, ModelConfig, Weights};
+use packd_inference::{LlavaOnevision2, ModelConfig, ProgressNow, Weights, WriteOptions};
 
 use packd_inference::candle_core::{DType, Device};
 use packd_inference::convert::McoreOptions;
@@ -70,13 +72,37 @@ fn every_layout_from_every_other_and_back() {
 }
 
 #[test]
+fn syncing_changes_nothing_and_who_looks_sees_every_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let hf = tiny("tiny_moe");
+    let path = |name: &str| folder.path().join(name);
+    let from =
+        |dir: &Path| SourceOptions { dir: dir.to_owned(), hf: Some(hf.clone()), ..SourceOptions::default() };
+    let to = ConvertTo::Mcore(mcore(2, 1, 2));
+    let [plain, synced] = [false, true].map(|fsync| WriteOptions { fsync, ..WriteOptions::default() });
+    let report = convert(&from(&hf), &path("plain"), &to, &plain).unwrap();
+    let written = |bytes| ProgressNow { what: "writing", done: bytes, total: Some(bytes) };
+    assert_eq!(plain.progress.now(), written(report.bytes));
+    convert(&from(&hf), &path("deeper/synced"), &to, &synced).unwrap();
+    assert_eq!(synced.progress.now(), ProgressNow { what: "syncing", done: 0, total: None });
+    assert!(tree(&path("plain")) == tree(&path("deeper/synced")));
+    let to = ConvertTo::Hf(HfOptions { shard_bytes: 400_000 });
+    let report = convert(&from(&path("plain")), &path("back"), &to, &plain).unwrap();
+    assert_eq!(plain.progress.now(), written(report.bytes));
+    convert(&from(&path("plain")), &path("synced"), &to, &synced).unwrap();
+    assert!(tree(&path("back")) == tree(&path("synced")));
+}
+
+#[test]
 fn several_files_with_an_index() {
     let folder = tempfile::tempdir().unwrap();
     let (hf, mcore_dir) = (tiny("tiny_moe"), folder.path().join("mcore"));
     to_mcore(&hf, &mcore_dir, &mcore(2, 1, 2)).unwrap();
     let from = SourceOptions { dir: mcore_dir.clone(), hf: Some(hf.clone()), ..SourceOptions::default() };
     let back = folder.path().join("back");
-    let report = convert(&from, &back, &ConvertTo::Hf(HfOptions { shard_bytes: 400_000 })).unwrap();
+    let report =
+        convert(&from, &back, &ConvertTo::Hf(HfOptions { shard_bytes: 400_000 }), &WriteOptions::default())
+            .unwrap();
     assert!(report.files > 3, "{report:?}");
     let index = std::fs::read_to_string(back.join("model.safetensors.index.json")).unwrap();
     let index: serde_json::Value = serde_json::from_str(&index).unwrap();

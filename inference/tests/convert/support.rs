@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use packd_inference::convert::{ConvertTo, HfOptions, McoreOptions, Report, SourceOptions, convert};
 use packd_inference::torch_file::{PyValue, TensorSpec, TorchDtype, TorchFile, TorchFileWriter};
-use packd_inference::{ModelError, Result};
+use packd_inference::{ModelError, Result, WriteOptions};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
@@ -25,17 +25,21 @@ pub(crate) fn split(tp: usize, split: &[usize], ep: usize) -> McoreOptions {
 
 pub(crate) fn to_mcore(source: &Path, target: &Path, options: &McoreOptions) -> Result<Report> {
     let from = SourceOptions { dir: source.to_owned(), ..SourceOptions::default() };
-    convert(&from, target, &ConvertTo::Mcore(options.clone()))
+    convert(&from, target, &ConvertTo::Mcore(options.clone()), &WriteOptions::default())
 }
 
 pub(crate) fn to_hf(source: &Path, hf: &Path, target: &Path) -> Result<Report> {
     let from = SourceOptions { dir: source.to_owned(), hf: Some(hf.to_owned()), ..SourceOptions::default() };
-    convert(&from, target, &ConvertTo::Hf(HfOptions::default()))
+    from_options(&from, target)
+}
+
+pub(crate) fn from_options(from: &SourceOptions, target: &Path) -> Result<Report> {
+    convert(from, target, &ConvertTo::Hf(HfOptions::default()), &WriteOptions::default())
 }
 
 pub(crate) fn reshard(source: &Path, hf: &Path, target: &Path, options: &McoreOptions) -> Result<Report> {
     let from = SourceOptions { dir: source.to_owned(), hf: Some(hf.to_owned()), ..SourceOptions::default() };
-    convert(&from, target, &ConvertTo::Mcore(options.clone()))
+    convert(&from, target, &ConvertTo::Mcore(options.clone()), &WriteOptions::default())
 }
 
 /// Every file and folder below a folder, by its path from there; folders end with a slash and hold nothing.

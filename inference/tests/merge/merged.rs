@@ -1,9 +1,13 @@
 //! What a merged checkpoint holds, and that it runs.
 
+use std::path::Path;
+
 use candle_core::{DType, Device, Tensor};
 use packd_contracts::ImageGrid;
 use packd_inference::merge::{MergeOptions, MergePlan};
-use packd_inference::{ImagePatches, LlavaOnevision2, ModelConfig, PackedBatch, SubSample};
+use packd_inference::{
+    ImagePatches, LlavaOnevision2, ModelConfig, PackedBatch, Progress, ProgressNow, SubSample, WriteOptions,
+};
 
 use crate::support::*;
 
@@ -142,6 +146,24 @@ fn without_an_adapter_the_merger_gets_values_from_the_seed() {
 }
 
 #[test]
+fn syncing_changes_nothing_and_who_looks_sees_every_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = MergePlan::new(&options("dense")).unwrap();
+    let [plain, synced] = [false, true].map(|fsync| WriteOptions { fsync, ..WriteOptions::default() });
+    let [one, other] = ["one", "deeper/other"].map(|name| folder.path().join(name));
+    plan.write(&one, &plain).unwrap();
+    plan.write(&other, &synced).unwrap();
+    let bytes = plan.report().bytes;
+    assert_eq!(plain.progress.now(), ProgressNow { what: "writing", done: bytes, total: Some(bytes) });
+    assert_eq!(synced.progress.now().what, "syncing");
+    let read = |folder: &Path| std::fs::read(folder.join("model.safetensors")).unwrap();
+    assert!(read(&one) == read(&other));
+    let compared = Progress::default();
+    plan.compare(&one, &compared).unwrap();
+    assert_eq!(compared.now(), ProgressNow { what: "comparing tensors", done: bytes, total: Some(bytes) });
+}
+
+#[test]
 fn small_files_have_an_index_that_is_read() {
     let (_one, one_file) = merge(&options("moe"));
     let (_folder, out) = merge(&MergeOptions { shard_bytes: 30_000, ..options("moe") });
@@ -235,7 +257,7 @@ fn tensors_of_many_chunks_are_whole() {
         ] {
             assert_equal(to, &merged[to], &expected[from].to_dtype(dtype).unwrap());
         }
-        let done = MergePlan::new(&options).unwrap().compare(&out).unwrap();
+        let done = MergePlan::new(&options).unwrap().compare(&out, &Progress::default()).unwrap();
         assert_eq!((done.equal, done.unknown, done.differences), (47, 0, Vec::new()));
     }
 }

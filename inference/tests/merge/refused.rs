@@ -1,6 +1,7 @@
 //! What is refused, with the name of what is wrong, and leaves nothing.
 
 use candle_core::{DType, Device, Tensor};
+use packd_inference::WriteOptions;
 use packd_inference::merge::{MergeOptions, MergePlan, ProblemKind, Variant};
 
 use crate::support::*;
@@ -8,7 +9,8 @@ use crate::support::*;
 /// Sources with a fault: what writing says, after nothing was left.
 fn refusal(options: &MergeOptions) -> String {
     let folder = tempfile::tempdir().unwrap();
-    let done = MergePlan::new(options).and_then(|plan| plan.write(&folder.path().join("merged")));
+    let done = MergePlan::new(options)
+        .and_then(|plan| plan.write(&folder.path().join("merged"), &WriteOptions::default()));
     let error = done.unwrap_err().to_string();
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use candle_core::{DType, Device, Tensor};
+use packd_inference::WriteOptions;
 use packd_inference::merge::{MergeOptions, MergePlan, SHARD_BYTES};
 use tempfile::TempDir;
 
@@ -33,7 +34,7 @@ pub(crate) fn options(llm: &str) -> MergeOptions {
 pub(crate) fn merge(options: &MergeOptions) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("merged");
-    MergePlan::new(options).unwrap().write(&out).unwrap();
+    MergePlan::new(options).unwrap().write(&out, &WriteOptions::default()).unwrap();
     (folder, out)
 }
 

@@ -22,6 +22,7 @@ use crate::agreement::Seen;
 use crate::batch::{ImagePatches, SubSample};
 use crate::config::ModelConfig;
 use crate::error::{ModelError, Result};
+use crate::progress::Progress;
 use crate::weights::Weights;
 use run::Run;
 
@@ -47,6 +48,8 @@ pub struct ValidateOptions {
     pub dtype: DType,
     /// Where they do.
     pub device: Device,
+    /// Told how far it is.
+    pub progress: Arc<Progress>,
 }
 
 /// Compares a checkpoint with the sources of `plan`. Points of an output are named as in [`Probe`](crate::Probe).
@@ -57,7 +60,7 @@ pub struct ValidateOptions {
 /// every part that needs it.
 pub fn validate(plan: MergePlan, checkpoint: &Path, options: &ValidateOptions) -> Result<Validation> {
     plan.refuse_problems()?;
-    let weights = options.weights.then(|| plan.compare(checkpoint)).transpose()?;
+    let weights = options.weights.then(|| plan.compare(checkpoint, &options.progress)).transpose()?;
     let mut done = Validation { weights, ..Validation::default() };
     if options.image.is_some() || options.text.is_some() || options.question.is_some() {
         compare_outputs(Arc::new(plan), checkpoint, options, &mut done)?;
@@ -74,6 +77,7 @@ fn compare_outputs(
 ) -> Result<()> {
     let (dtype, device) = (options.dtype, &options.device);
     let config = ModelConfig::read(checkpoint)?;
+    options.progress.start("running the checkpoint", None);
     let theirs = match see_alike(&config, &plan.config) {
         Some(problem) => Err(problem),
         None => match Run::new(config, &Weights::read(checkpoint, dtype, device)?, options) {
@@ -95,6 +99,7 @@ fn compare_outputs(
             return Ok(());
         }
     };
+    options.progress.start("running the sources' model", None);
     let config = plan.config.clone();
     let maker = Box::new(Reference::new(plan, merged, options.unrounded));
     let ours = Run::new(config, &Weights::of_maker(maker, dtype, device), options)?;

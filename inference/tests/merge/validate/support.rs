@@ -1,6 +1,7 @@
 //! Sources, checkpoints, and what both models are given.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use packd_contracts::ImageGrid;
@@ -25,6 +26,7 @@ pub(crate) fn all_parts() -> ValidateOptions {
         unrounded: false,
         dtype: DType::F32,
         device: Device::Cpu,
+        progress: Arc::default(),
     }
 }
 
