@@ -11,6 +11,7 @@ use image::imageops::{FilterType, resize};
 use tempfile::TempDir;
 
 use super::layout::degree;
+use super::progress_view::View;
 use super::{RunArgs, exit, read_image, say};
 use crate::batch::PackedBatch;
 use crate::config::ModelConfig;
@@ -207,6 +208,7 @@ pub(super) fn run(args: &ConsistencyArgs) -> Result<ExitCode> {
     let device = args.run.device()?;
     let mut options = args.options(checks, &device);
     let batch = if options.needs_batch() { Some(args.batch()?) } else { None };
+    let view = View::of(&options.progress);
     // A conversion of --hf for this comparison only.
     let mut scratch = None;
     if args.mcore.is_none() && options.needs_mcore() {
@@ -215,6 +217,7 @@ pub(super) fn run(args: &ConsistencyArgs) -> Result<ExitCode> {
         args.convert(&options.mcore, &options.progress)?;
     }
     let report = check(&options, batch.as_ref())?;
+    drop(view);
     // Before anything is printed: a reader that has gone away ends the program.
     drop(scratch);
     if args.json {

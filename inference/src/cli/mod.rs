@@ -9,6 +9,7 @@ mod layout;
 mod leak_check;
 mod merge;
 mod pixels;
+mod progress_view;
 mod validate;
 mod write;
 

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::merge::SourceArgs;
+use super::progress_view::View;
 use super::{RunArgs, exit, read_image, say};
 use crate::encoder::Encoder;
 use crate::error::Result;
@@ -98,7 +99,10 @@ pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
         let encoder = encoder.insert(args.encoder(&plan)?);
         args.fill(encoder, &plan, &mut options)?;
     }
-    let done = validate(plan, &args.ckpt, &options)?;
+    let view = View::of(&options.progress);
+    let done = validate(plan, &args.ckpt, &options);
+    drop(view);
+    let done = done?;
     let text =
         |ids: &[u32]| encoder.as_ref().and_then(|encoder| encoder.decode(ids).ok()).unwrap_or_default();
     if args.json {

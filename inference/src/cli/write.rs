@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::progress_view::View;
 use crate::write_options::WriteOptions;
 
 #[derive(Args)]
@@ -12,9 +13,10 @@ pub(super) struct WriteArgs {
 }
 
 impl WriteArgs {
-    /// Runs what writes.
+    /// Runs what writes, and shows how far it is.
     pub(super) fn run<T>(&self, write: impl FnOnce(&WriteOptions) -> T) -> T {
         let how = WriteOptions { fsync: self.fsync, ..WriteOptions::default() };
+        let _view = View::of(&how.progress);
         write(&how)
     }
 }
