@@ -4,7 +4,8 @@
 //! meanwhile is an error, not the end of the process.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use candle_core::DType;
@@ -81,9 +82,10 @@ impl SafetensorsFile {
 
     /// Fills `bytes` with those of the file from `start`.
     pub(super) fn read(&self, start: u64, bytes: &mut [u8]) -> Result<()> {
-        let mut file = &self.file;
-        let done = file.seek(SeekFrom::Start(start)).and_then(|_| file.read_exact(bytes));
-        done.map_err(|source| ModelError::Read { path: self.path.clone(), source })
+        // Several threads read one file: none may move the place at which another does.
+        self.file
+            .read_exact_at(bytes, start)
+            .map_err(|source| ModelError::Read { path: self.path.clone(), source })
     }
 }
 
