@@ -114,7 +114,7 @@ pub struct Point {
     /// Shape on the other side, where it is another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_shape: Option<Vec<usize>>,
-    /// How far the two agree; none when their shapes differ.
+    /// How far the two agree; none when they were not compared.
     pub agreement: Option<Agreement>,
     /// How far they must.
     pub threshold: Threshold,
@@ -122,7 +122,7 @@ pub struct Point {
     pub passed: bool,
     /// Whether they are the same to the bit, dtypes of tensors included.
     pub identical: bool,
-    /// What would explain the difference.
+    /// What would explain the difference, or why the two were not compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
@@ -150,7 +150,7 @@ impl Point {
     /// What two models computed at one point, `ours` on the side that is compared with.
     pub(crate) fn of_outputs(ours: &Seen, theirs: &Seen, threshold: Threshold) -> Self {
         if ours.shape != theirs.shape {
-            let why = "the shapes differ".to_owned();
+            let why = format!("its shape is {:?}, not {:?}", theirs.shape, ours.shape);
             let point = Self::not_compared(&ours.name, &ours.shape, threshold, why);
             return Self { other_shape: Some(theirs.shape.clone()), ..point };
         }

@@ -1,18 +1,77 @@
-//! Giving a folder its name when it is whole; also after a power loss, where that is asked for.
+//! Targets that are whole or not there: closing files, giving a folder its name, and syncing both where that is asked for.
 
 use std::fs::File;
-use std::io::{ErrorKind, Result};
+use std::io::{Error, ErrorKind, Result, Write};
 use std::path::{Path, PathBuf};
 
-/// Renames a folder. With `fsync`, syncs all files and folders in it before, and the folder that `to` is in after.
-pub(crate) fn rename(from: &Path, to: &Path, fsync: bool) -> Result<()> {
-    if !fsync {
-        return std::fs::rename(from, to);
+use crate::error::ModelError;
+use crate::progress::Progress;
+use crate::torch_file::TorchFileError;
+
+/// Writes a small file.
+pub(crate) fn put(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes.as_ref())?;
+    close(file)
+}
+
+/// Closes a file that was written. Network file systems and quotas may only now say that there is no room, and dropping
+/// a file tells nobody.
+pub(crate) fn close(file: File) -> Result<()> {
+    Ok(nix::unistd::close(file)?)
+}
+
+/// Syncs all files and folders below one, and the folder.
+pub(crate) fn sync_tree(folder: &Path, progress: &Progress) -> Result<()> {
+    let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    let (mut at, mut bytes) = (0, 0);
+    while let Some(folder) = folders.get(at) {
+        for entry in std::fs::read_dir(folder)?.collect::<Result<Vec<_>>>()? {
+            match entry.file_type()?.is_dir() {
+                true => folders.push(entry.path()),
+                false => {
+                    let length = entry.metadata()?.len();
+                    bytes += length;
+                    files.push((entry.path(), length));
+                }
+            }
+        }
+        at += 1;
     }
-    sync_tree(from)?;
+    progress.start("syncing", Some(bytes));
+    for (file, length) in files {
+        File::open(file)?.sync_all()?;
+        progress.add(length);
+    }
+    // What a folder holds comes before its name.
+    folders.iter().rev().try_for_each(|folder| sync_folder(folder))
+}
+
+/// Renames a folder; with `fsync`, also syncs the folder that `to` is in.
+pub(crate) fn rename(from: &Path, to: &Path, fsync: bool) -> Result<()> {
     std::fs::rename(from, to)?;
-    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    sync_folder(parent)
+    match to.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        _ if !fsync => Ok(()),
+        Some(parent) => sync_folder(parent).map_err(written),
+        None => sync_folder(Path::new(".")).map_err(written),
+    }
+}
+
+/// An error after the last rename.
+fn written(error: Error) -> Error {
+    let detail = format!("it is there and whole, but may not outlast a power loss: {error}");
+    Error::new(error.kind(), detail)
+}
+
+/// An error of writing a target in a hidden folder as one of the target: the folder is gone when it is read.
+pub(crate) fn of_target(error: ModelError, hidden: &Path, target: &Path) -> ModelError {
+    let (path, source) = match error {
+        ModelError::Write { path, source } => (path, source),
+        ModelError::TorchFile(TorchFileError::Write { path, source }) => (path, source),
+        other => return other,
+    };
+    let path = path.strip_prefix(hidden).map(|rest| target.join(rest)).unwrap_or(path);
+    ModelError::Write { path, source }
 }
 
 /// Folders that were made for a target to lie in. Those that hold nothing are removed when this is dropped.
@@ -47,6 +106,7 @@ impl MadeFolders {
                 true => sync_folder(Path::new(".")),
                 false => sync_folder(parent),
             }
+            .map_err(written)
         })
     }
 }
@@ -56,17 +116,6 @@ impl Drop for MadeFolders {
         // What holds something by now is not removed.
         self.0.iter().rev().for_each(|folder| drop(std::fs::remove_dir(folder)));
     }
-}
-
-fn sync_tree(folder: &Path) -> Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        match entry.file_type()?.is_dir() {
-            true => sync_tree(&entry.path())?,
-            false => File::open(entry.path())?.sync_all()?,
-        }
-    }
-    sync_folder(folder)
 }
 
 /// Elsewhere folders cannot be opened.

@@ -43,6 +43,7 @@ mod resize;
 mod rotary;
 mod shards;
 pub mod torch_file;
+mod turns;
 mod vision;
 mod weights;
 mod write_options;

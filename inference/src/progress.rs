@@ -20,7 +20,8 @@ struct Doing {
 /// Where work was when it was looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgressNow {
-    /// What is being done (`writing`); empty before anything is.
+    /// What is being done (`writing`, `syncing`, `comparing tensors`, `running the checkpoint`, …), for people; empty
+    /// before anything is.
     pub what: &'static str,
     /// Bytes that are done of it.
     pub done: u64,

@@ -8,13 +8,14 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use rayon::prelude::*;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::json;
 
+use crate::durable;
 use crate::error::{ModelError, Result};
 use crate::progress::Progress;
+use crate::turns::{self, Turn};
 use crate::weights::{INDEX, ONE_FILE};
 
 /// Headers end at a multiple of this, so that tensors of 8-byte numbers can be mapped.
@@ -42,14 +43,14 @@ impl ShardTensor<'_> {
 pub(crate) struct ShardFile<'a> {
     path: PathBuf,
     out: BufWriter<File>,
-    progress: &'a Progress,
+    turn: &'a Turn<'a>,
 }
 
 impl ShardFile<'_> {
     /// Writes the next bytes of a tensor.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.progress.add(bytes.len() as u64);
-        self.out.write_all(bytes).map_err(|source| ModelError::Write { path: self.path.clone(), source })
+        let written = self.out.write_all(bytes).and_then(|()| self.turn.done(bytes.len()));
+        written.map_err(|source| ModelError::Write { path: self.path.clone(), source })
     }
 }
 
@@ -69,8 +70,8 @@ pub(crate) fn write(
     };
     let bytes: usize = tensors.iter().map(ShardTensor::bytes).sum();
     progress.start("writing", Some(bytes as u64));
-    files.par_iter().enumerate().try_for_each(|(number, numbers)| {
-        write_file(dir.join(name(number)), tensors, numbers, progress, &fill)
+    turns::each(files.len(), progress, |number, turn| {
+        write_file(dir.join(name(number)), tensors, &files[number], turn, &fill)
     })?;
     if files.len() > 1 {
         let of_file = |(number, numbers): (usize, &Vec<usize>)| {
@@ -82,7 +83,7 @@ pub(crate) fn write(
         let metadata = json!({ "total_parameters": elements, "total_size": bytes });
         let index = json!({ "metadata": metadata, "weight_map": map });
         let path = dir.join(INDEX);
-        std::fs::write(&path, format!("{index:#}\n")).map_err(|source| ModelError::Write { path, source })?;
+        durable::put(&path, format!("{index:#}\n")).map_err(|source| ModelError::Write { path, source })?;
     }
     Ok(files.len())
 }
@@ -110,7 +111,7 @@ fn write_file(
     path: PathBuf,
     tensors: &[ShardTensor<'_>],
     numbers: &[usize],
-    progress: &Progress,
+    turn: &Turn<'_>,
     fill: &impl Fn(usize, &mut ShardFile<'_>) -> Result<()>,
 ) -> Result<()> {
     let failed = |source| ModelError::Write { path: path.clone(), source };
@@ -123,7 +124,7 @@ fn write_file(
     let (header, end) = header(tensors, &numbers).map_err(failed)?;
     let mut out = BufWriter::with_capacity(BUFFER, File::create_new(&path).map_err(failed)?);
     out.write_all(&header).map_err(failed)?;
-    let mut file = ShardFile { path: path.clone(), out, progress };
+    let mut file = ShardFile { path: path.clone(), out, turn };
     for number in numbers {
         fill(number, &mut file)?;
     }
@@ -132,7 +133,7 @@ fn write_file(
     if written != expected {
         return Err(failed(std::io::Error::other(format!("{written} bytes were written, not {expected}"))));
     }
-    Ok(())
+    durable::close(file).map_err(failed)
 }
 
 /// The length of the header and the header, and the bytes of the tensors after it.

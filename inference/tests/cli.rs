@@ -91,6 +91,38 @@ fn wrong_usage_has_its_own_status() {
     assert_eq!(missing.status.code(), Some(66), "{missing:?}");
 }
 
+/// As on a full disk, each write over 50 KB fails.
+#[test]
+fn what_cannot_be_written_is_one_line_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let hf = tiny_model();
+    let limited = |args: &[&str]| {
+        let script = r#"trap "" XFSZ; ulimit -f 100; exec "$@""#;
+        let program = env!("CARGO_BIN_EXE_packd-model");
+        Command::new("sh").args(["-c", script, "sh", program]).args(args).output().unwrap()
+    };
+    let target = folder.path().join("target");
+    let ranks = tempfile::tempdir().unwrap();
+    let (hf, to) = (hf.to_str().unwrap(), target.to_str().unwrap());
+    let mcore = ranks.path().join("mcore");
+    let mcore = mcore.to_str().unwrap();
+    assert!(packd_model(&["convert", hf, mcore, "--to", "mcore", "--tp", "2"]).status.success());
+    for (args, file) in [
+        (
+            ["convert", hf, to, "--to", "mcore", "--tp", "2"].as_slice(),
+            "release/mp_rank_00/model_optim_rng.pt",
+        ),
+        (&["convert", mcore, to, "--to", "hf", "--hf", hf], "model.safetensors"),
+        (&["convert", mcore, to, "--to", "mcore", "--hf", hf], "release/mp_rank_00/model_optim_rng.pt"),
+    ] {
+        let done = limited(args);
+        assert_eq!(done.status.code(), Some(73), "{done:?}");
+        let expected = format!("error: cannot write {to}/{file}: File too large (os error 27)\n");
+        assert_eq!(String::from_utf8_lossy(&done.stderr), expected);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}
+
 #[test]
 fn convert_takes_its_own_flags_and_those_of_the_reference_converter() {
     let folder = tempfile::tempdir().unwrap();
@@ -173,7 +205,7 @@ fn consistency_prints_a_table_or_json_and_exits_by_what_it_found() {
     let bad = packd_model(&strict);
     let said = stdout(&bad);
     assert_eq!(bad.status.code(), Some(1), "{said}");
-    assert!(said.contains("  vit.after_pre_layernorm: cosine 1.0000000, error 4.6"), "{said}");
+    assert!(said.contains("  vit.after_pre_layernorm: cosine 1.000000000, relative error 4.6"), "{said}");
     assert!(said.contains("--flavour hf"), "{said}");
     let json = packd_model(&[&strict[..], &["--json"]].concat());
     let json: serde_json::Value = serde_json::from_str(&stdout(&json)).unwrap();

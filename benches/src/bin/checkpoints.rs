@@ -99,6 +99,12 @@ impl Work<'_> {
             "merge --vit {vit} --llm {llm} --processor {processor} --out {merged}",
         )?;
         let floor = self.copy()?;
+        let shards = self.packd(
+            "merge, files of 300 MB",
+            "shards",
+            "merge --vit {vit} --llm {llm} --processor {processor} --out {shards} --max-shard-size 300MB",
+        )?;
+        self.check_shards()?;
         let to_mcore = self.packd(
             "Hugging Face to Megatron, TP 2, PP 2",
             "mcore",
@@ -112,7 +118,7 @@ impl Work<'_> {
         let to_hf =
             self.packd("Megatron to Hugging Face", "back", "convert {other} {back} --to hf --hf {merged}")?;
         self.check_weights()?;
-        Ok(vec![floor, merge, to_mcore, reshard, to_hf])
+        Ok(vec![floor, merge, shards, to_mcore, reshard, to_hf])
     }
 
     /// The floor.
@@ -157,6 +163,17 @@ impl Work<'_> {
         std::fs::remove_dir_all(self.path(target))?;
         let (plain, memory) = run(&[])?;
         Ok(Measured { name, times: [plain, synced], memory })
+    }
+
+    /// Several threads wrote them of the same sources.
+    fn check_shards(&self) -> Result<(), Failed> {
+        let [vit, llm, processor, shards] = ["vit", "llm", "processor", "shards"].map(|name| self.path(name));
+        let mut program = Command::new(self.packd);
+        program.arg("validate").arg("--vit").arg(vit).arg("--llm").arg(llm).arg("--processor").arg(processor);
+        program.args(["--skip", "vit,llm,e2e", "--ckpt"]).arg(&shards).stdout(Stdio::null());
+        let status = program.status()?;
+        std::fs::remove_dir_all(shards)?;
+        if status.success() { Ok(()) } else { Err("the shards are not what the sources make".into()) }
     }
 
     fn check_weights(&self) -> Result<(), Failed> {

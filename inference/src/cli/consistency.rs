@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::layout::degree;
 use super::progress_view::View;
-use super::{RunArgs, exit, read_image, say};
+use super::{RunArgs, exit, points, read_image, say};
 use crate::batch::PackedBatch;
 use crate::config::ModelConfig;
 use crate::consistency::{Check, CheckKind, ConsistencyOptions, Outcome, Point, Report, Tolerance, check};
@@ -203,12 +203,12 @@ impl ConsistencyArgs {
     }
 }
 
-pub(super) fn run(args: &ConsistencyArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &ConsistencyArgs, quiet: bool) -> Result<ExitCode> {
     let checks = args.checks()?;
     let device = args.run.device()?;
     let mut options = args.options(checks, &device);
     let batch = if options.needs_batch() { Some(args.batch()?) } else { None };
-    let view = View::of(&options.progress);
+    let view = View::of(&options.progress, quiet);
     // A conversion of --hf for this comparison only.
     let mut scratch = None;
     if args.mcore.is_none() && options.needs_mcore() {
@@ -251,7 +251,7 @@ fn print(report: &Report) {
             check.detail.as_ref().map_or(String::new(), |it| format!(": {it}"))
         );
         let over: Vec<&Point> = check.points.iter().filter(|point| !point.passed).collect();
-        over.iter().take(SHOWN).for_each(|point| print_point(point));
+        over.iter().take(SHOWN).for_each(|point| points::print(point));
         if over.len() > SHOWN {
             say!("  … and {} more; --json has them all", over.len() - SHOWN);
         }
@@ -312,24 +312,5 @@ fn print_check(number: usize, check: &Check) {
     say!("{name:<17} {outcome:<7} {compared:>8} {identical:>9}  {cosine:<9} {error:<8} {allowed:<8} {at}");
     if let Some(detail) = check.detail.as_ref().filter(|_| check.outcome == Outcome::Passed) {
         say!("{:<17} note: {detail}", "");
-    }
-}
-
-fn print_point(point: &Point) {
-    let found = match (&point.agreement, &point.other_shape) {
-        (Some(it), _) => format!(
-            "cosine {:.7}, error {:.2e}, largest difference {:.2e}",
-            it.cosine, it.relative_error, it.max_abs
-        ),
-        (None, Some(other)) => format!("shapes {:?} and {other:?}", point.shape),
-        (None, None) => "not compared".into(),
-    };
-    let allowed = match point.threshold.relative_error {
-        0.0 => "the same to the bit".into(),
-        _ => point.threshold.to_string(),
-    };
-    say!("  {}: {found}; allowed: {allowed}", point.name);
-    if let Some(hint) = &point.hint {
-        say!("    {hint}");
     }
 }

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::layout::degree;
 use super::say;
-use super::write::WriteArgs;
+use super::write::{WriteArgs, size};
 use crate::convert::{
     ConvertError, ConvertTo, Format, HfOptions, McoreOptions, PatchEmbed, SourceOptions, convert,
 };
@@ -163,15 +163,6 @@ enum ExtraStateChoice {
     BytesIo,
 }
 
-fn size(text: &str) -> std::result::Result<u64, String> {
-    let units = [("KB", 1_000), ("MB", 1_000_000), ("GB", 1_000_000_000), ("TB", 1_000_000_000_000)];
-    let upper = text.to_ascii_uppercase();
-    let found = units.iter().find_map(|(unit, times)| Some((upper.strip_suffix(unit)?, *times)));
-    let (number, times) = found.unwrap_or((&upper, 1));
-    let bytes = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(times));
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "a size is a number of bytes, KB, MB, GB or TB".into())
-}
-
 impl ConvertArgs {
     /// Without a Megatron target its degrees are the source's, as they are to the reference converter.
     fn degrees_of_source(&self) -> Result<AskedDegrees> {
@@ -216,7 +207,7 @@ impl ConvertArgs {
     }
 }
 
-pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &ConvertArgs, quiet: bool) -> Result<ExitCode> {
     let path = |one: &Option<PathBuf>, other: &Option<PathBuf>| {
         // Clap asks for one of the two.
         one.clone().or_else(|| other.clone()).unwrap_or_default()
@@ -238,7 +229,7 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
         FormatChoice::Hf => ConvertTo::Hf(HfOptions { shard_bytes: args.max_shard_size }),
         FormatChoice::Mcore => ConvertTo::Mcore(args.mcore()),
     };
-    let done = args.write.run(|how| convert(&from, &target, &to, how));
+    let done = args.write.run(quiet, |how| convert(&from, &target, &to, how));
     let report = done.inspect_err(|error| {
         if matches!(error, ModelError::Convert(ConvertError::Replicas { .. })) {
             eprintln!(

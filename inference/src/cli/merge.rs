@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use candle_core::DType;
 use clap::{Args, ValueEnum};
 
-use super::write::WriteArgs;
+use super::write::{WriteArgs, size};
 use super::{exit, say};
 use crate::error::Result;
 use crate::merge::{MergeOptions, MergePlan, MergeReport, ProblemKind, Role, SHARD_BYTES, Variant};
@@ -50,8 +50,8 @@ pub(super) struct MergeArgs {
     /// Seed of the merger's first values without --adapter
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Bytes of a file at most
-    #[arg(long, alias = "max_shard_size", value_name = "BYTES", default_value_t = SHARD_BYTES, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Bytes of tensors in a file, at most: 5GB, 500MB
+    #[arg(long, alias = "max_shard_size", value_name = "SIZE", default_value = "5GB", value_parser = size)]
     max_shard_size: u64,
     /// Only check; exits with 1 when anything is wrong
     #[arg(long)]
@@ -102,7 +102,7 @@ impl SourceArgs {
     }
 }
 
-pub(super) fn run(args: &MergeArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &MergeArgs, quiet: bool) -> Result<ExitCode> {
     let options = MergeOptions {
         dtype: match args.target_dtype {
             TargetChoice::Bf16 => DType::BF16,
@@ -128,7 +128,7 @@ pub(super) fn run(args: &MergeArgs) -> Result<ExitCode> {
         return Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(exit::FAULTS) });
     }
     let Some(out) = &args.out else { return Ok(ExitCode::from(exit::USAGE)) };
-    args.write.run(|how| plan.write(out, how))?;
+    args.write.run(quiet, |how| plan.write(out, how))?;
     if args.json {
         say!("{}", serde_json::json!(report));
         return Ok(ExitCode::SUCCESS);

@@ -9,6 +9,7 @@ mod layout;
 mod leak_check;
 mod merge;
 mod pixels;
+mod points;
 mod progress_view;
 mod validate;
 mod write;
@@ -55,6 +56,9 @@ mod exit {
 #[derive(Parser)]
 #[command(name = "packd model", version, max_term_width = 110)]
 struct Cli {
+    /// Do not show how far long work is
+    #[arg(long, short, global = true)]
+    quiet: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -245,10 +249,10 @@ pub fn main() -> ExitCode {
         Command::LeakCheck(args) => leak_check::run(args),
         Command::Pixels(args) => pixels::run(args),
         Command::Layout(args) => layout::run(args),
-        Command::Convert(args) => convert::run(args),
-        Command::Consistency(args) => consistency::run(args),
-        Command::Merge(args) => merge::run(args),
-        Command::Validate(args) => validate::run(args),
+        Command::Convert(args) => convert::run(args, cli.quiet),
+        Command::Consistency(args) => consistency::run(args, cli.quiet),
+        Command::Merge(args) => merge::run(args, cli.quiet),
+        Command::Validate(args) => validate::run(args, cli.quiet),
         Command::Bench(args) => bench::run(args),
     };
     done.unwrap_or_else(|error| {

@@ -22,14 +22,18 @@ pub(super) struct View {
 }
 
 impl View {
-    pub(super) fn of(progress: &Arc<Progress>) -> Self {
+    /// Shows nothing when `quiet`, or where no thread can be started for it.
+    pub(super) fn of(progress: &Arc<Progress>, quiet: bool) -> Self {
+        if quiet {
+            return Self { stop: None, shown: None };
+        }
         let (stop, stopped) = channel();
         let progress = progress.clone();
         let show = move || match std::io::stderr().is_terminal() {
             true => bar(&progress, &stopped),
             false => lines(&progress, &stopped),
         };
-        Self { stop: Some(stop), shown: Some(std::thread::spawn(show)) }
+        Self { stop: Some(stop), shown: std::thread::Builder::new().spawn(show).ok() }
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::merge::SourceArgs;
 use super::progress_view::View;
-use super::{RunArgs, exit, read_image, say};
+use super::{RunArgs, exit, points, read_image, say};
 use crate::encoder::Encoder;
 use crate::error::Result;
 use crate::merge::{Comparison, Generation, MergePlan, OutputPart, ValidateOptions, Validation, validate};
@@ -75,7 +75,7 @@ enum Part {
     E2e,
 }
 
-pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &ValidateArgs, quiet: bool) -> Result<ExitCode> {
     let wants = |part| !args.skip.contains(&part);
     if ![Part::Weights, Part::Vit, Part::Llm, Part::E2e].into_iter().any(wants) {
         eprintln!("error: every part is skipped, nothing is left to compare");
@@ -99,10 +99,9 @@ pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
         let encoder = encoder.insert(args.encoder(&plan)?);
         args.fill(encoder, &plan, &mut options)?;
     }
-    let view = View::of(&options.progress);
-    let done = validate(plan, &args.ckpt, &options);
+    let view = View::of(&options.progress, quiet);
+    let done = validate(plan, &args.ckpt, &options)?;
     drop(view);
-    let done = done?;
     let text =
         |ids: &[u32]| encoder.as_ref().and_then(|encoder| encoder.decode(ids).ok()).unwrap_or_default();
     if args.json {
@@ -115,7 +114,7 @@ pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
     } else {
         print(&done, text);
     }
-    Ok(if done.passes { ExitCode::SUCCESS } else { ExitCode::from(exit::FAULTS) })
+    Ok(if done.passed { ExitCode::SUCCESS } else { ExitCode::from(exit::FAULTS) })
 }
 
 impl ValidateArgs {
@@ -173,18 +172,7 @@ fn print(done: &Validation, text: impl Fn(&[u32]) -> String) {
         say!("  {name} {problem}");
     }
     for part in [&done.vit, &done.llm].into_iter().flatten() {
-        for point in part.points.iter().filter(|point| !point.passed) {
-            match point.agreement {
-                Some(it) => say!(
-                    "  over {}: cosine {:.9}, relative error {:.2e}, largest difference {:.2e}",
-                    point.name,
-                    it.cosine,
-                    it.relative_error,
-                    it.max_abs
-                ),
-                None => say!("  over {}: {}", point.name, point.hint.as_deref().unwrap_or_default()),
-            }
-        }
+        part.points.iter().filter(|point| !point.passed).for_each(points::print);
     }
     if let Some(answer) = done.e2e.as_ref().filter(|answer| answer.problem.is_none()) {
         say!("  e2e checkpoint: {}", text(&answer.checkpoint).trim());
@@ -195,7 +183,7 @@ fn print(done: &Validation, text: impl Fn(&[u32]) -> String) {
     for note in &done.notes {
         say!("  note: {note}");
     }
-    say!("{}", if done.passes { "the checkpoint is what its sources make" } else { "the checkpoint FAILS" });
+    say!("{}", if done.passed { "the checkpoint is what its sources make" } else { "the checkpoint FAILS" });
 }
 
 fn row(part: &str, points: usize, [cosine, error]: [Option<f64>; 2], threshold: &str, result: &str) {
@@ -215,7 +203,7 @@ fn result_of(part: &OutputPart) -> String {
 fn result_of_answer(answer: &Generation) -> String {
     match (&answer.problem, answer.parts_at) {
         (Some(_), _) => "FAILS: cannot be compared".into(),
-        (None, Some(token)) if answer.passes => format!("ok, parts at token {token}"),
+        (None, Some(token)) if answer.passed => format!("ok, parts at token {token}"),
         (None, Some(token)) => format!("FAILS from token {token} on"),
         (None, None) => "ok".into(),
     }

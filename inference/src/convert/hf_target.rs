@@ -9,6 +9,7 @@ use super::model::Model;
 use super::pieces::Piece;
 use super::stream::{HfTensors, PieceReader};
 use super::{HfOptions, Report};
+use crate::durable;
 use crate::error::{ModelError, Result};
 use crate::progress::Progress;
 use crate::shards::{self, ShardTensor};
@@ -91,7 +92,7 @@ fn carry(from: &Path, to: &Path) -> Result<Vec<String>> {
         let bytes = std::fs::read(from.join(name))
             .map_err(|source| ModelError::Read { path: from.join(name), source })?;
         let path = to.join(name);
-        std::fs::write(&path, bytes).map_err(|source| ModelError::Write { path, source })?;
+        durable::put(&path, bytes).map_err(|source| ModelError::Write { path, source })?;
     }
     Ok(names)
 }

@@ -9,7 +9,8 @@ use std::path::Path;
 
 use super::args::TrainedWith;
 use super::error::ConvertError;
-use super::model::Model;
+use super::model::{Model, Place};
+use super::names::EMBEDDING;
 use super::pieces::cut;
 use super::ranks::Ranks;
 use super::sharding::Rank;
@@ -55,22 +56,19 @@ impl McoreSource {
     ) -> Result<Self> {
         let (ranks, sharding) = Ranks::open(dir, asked, model, hf)?;
         let mut tensors: HashMap<String, Tensor> = HashMap::new();
-        if let Some(progress) = compared {
-            progress.start("comparing copies", None);
-        }
+        let mut copies = Vec::new();
         for rank in sharding.ranks() {
             for (entry, name) in sharding.held(model, rank) {
                 let owner = sharding.owner(entry, rank);
-                if owner != rank {
-                    if let Some(progress) = compared {
-                        progress.add(ranks.compare((rank, &name), (owner, &name))?);
-                    }
-                    continue;
-                }
-                if entry.place == super::model::Place::LaterThanFirst {
-                    if let Some(progress) = compared {
-                        let embedding = super::names::EMBEDDING[0].mcore;
-                        progress.add(ranks.compare((rank, &name), (Rank { pp: 0, ..rank }, embedding))?);
+                let same = match entry.place {
+                    _ if owner != rank => Some((owner, name.as_str())),
+                    Place::LaterThanFirst => Some((Rank { pp: 0, ..rank }, EMBEDDING[0].mcore)),
+                    _ => None,
+                };
+                if let Some((owner, of_owner)) = same {
+                    if compared.is_some() {
+                        let [copy, original] = [ranks.find(rank, &name)?, ranks.find(owner, of_owner)?];
+                        copies.push([(rank, copy.0), (owner, original.0)]);
                     }
                     continue;
                 }
@@ -102,6 +100,9 @@ impl McoreSource {
                     known.segments.push(Segment { rows, cols, rank, tensor, start: from });
                 }
             }
+        }
+        if let Some(progress) = compared {
+            ranks.compare(&copies, progress)?;
         }
         for tensor in tensors.values_mut() {
             tensor.segments.sort_by_key(|segment| (segment.rows.start, segment.cols.start));

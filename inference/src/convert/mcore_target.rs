@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use rayon::prelude::*;
-
 use super::args::TrainedWith;
 use super::error::ConvertError;
 use super::model::{Entry, Model};
@@ -11,10 +9,12 @@ use super::pieces::{Cut, Piece, cut};
 use super::sharding::{Rank, Sharding};
 use super::stream::{HfTensors, PieceReader};
 use super::{McoreOptions, Report, Source, args, names};
+use crate::durable;
 use crate::error::{ModelError, Result};
 use crate::layout::{RANK_FILE, Saved, TRACKER};
 use crate::progress::Progress;
 use crate::torch_file::{ExtraState, PyValue, TensorSpec, TorchDtype, TorchFileWriter};
+use crate::turns::{self, Counted, Turn};
 
 /// Writes `release/mp_rank_…` below `dir`, several ranks at a time, then the tracker file.
 pub(super) fn write(
@@ -29,18 +29,20 @@ pub(super) fn write(
     let file = |rank| RankWriter { model, source, sharding, options, trained_with, rank };
     let ranks = sharding.ranks();
     let mut report = Report { files: ranks.len(), ..Report::default() };
+    // Cut once more when they are written: the lists of all ranks at a time can be gigabytes.
     for rank in &ranks {
         file(*rank).tensors()?.iter().for_each(|held| report.add(&held.spec));
     }
     progress.start("writing", Some(report.bytes));
-    ranks.into_par_iter().try_for_each(|rank| {
+    turns::each(ranks.len(), progress, |number, turn| {
+        let rank = ranks[number];
         let dir = dir.join(&folder).join(sharding.style().name(rank.tp, rank.pp, rank.ep));
         std::fs::create_dir_all(&dir).map_err(|source| ModelError::Write { path: dir.clone(), source })?;
-        file(rank).write(&dir.join(RANK_FILE), progress)
+        file(rank).write(&dir.join(RANK_FILE), turn)
     })?;
     // Last: a checkpoint without it is not found.
     let tracker = dir.join(TRACKER);
-    std::fs::write(&tracker, format!("{folder}\n"))
+    durable::put(&tracker, format!("{folder}\n"))
         .map_err(|source| ModelError::Write { path: tracker, source })?;
     Ok(report)
 }
@@ -74,7 +76,7 @@ impl<'a> RankWriter<'a> {
         held.into_iter().map(of_rank).collect()
     }
 
-    fn write(&self, path: &Path, progress: &Progress) -> Result<()> {
+    fn write(&self, path: &Path, turn: &Turn<'_>) -> Result<()> {
         let (mut pairs, mut cuts) = (Vec::new(), Vec::new());
         for Held { entry, name, pieces, spec } in self.tensors()? {
             cuts.push((entry, pieces, spec.clone()));
@@ -97,10 +99,8 @@ impl<'a> RankWriter<'a> {
         let mut writer = TorchFileWriter::create(path, &root)?;
         for (entry, pieces, spec) in cuts {
             let names = entry.parts.iter().map(|(name, _)| name.as_str()).collect();
-            let mut reader = PieceReader::new(self.source, names, pieces, spec.dtype.size());
-            let bytes = spec.bytes().unwrap_or(usize::MAX);
-            writer.tensor_from(&mut reader, bytes)?;
-            progress.add(bytes as u64);
+            let reader = PieceReader::new(self.source, names, pieces, spec.dtype.size());
+            writer.tensor_from(&mut Counted { reader, turn }, spec.bytes().unwrap_or(usize::MAX))?;
         }
         Ok(writer.finish()?)
     }

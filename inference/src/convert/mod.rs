@@ -4,8 +4,8 @@
 //! parallel rank. Both directions use that description, so they cannot disagree; cutting a Megatron checkpoint anew reads
 //! it under the names of Hugging Face, and nothing in between is written.
 //!
-//! Sources are memory-mapped and written as a stream: memory holds a few megabytes, whatever the size of the model. The
-//! same source and options give the same bytes.
+//! Sources are memory-mapped and written as a stream, several files at a time: memory holds the list of tensors, and for
+//! each thread a few megabytes and the list of its file. The same source and options give the same bytes.
 //!
 //! What is in which file:
 //!
@@ -204,10 +204,8 @@ pub fn convert(
                 return Err(ConvertError::Source { path: from.dir.clone(), detail }.into());
             }
             let dir = Target::start(target, &sources)?;
-            (
-                hf_target::write(dir.dir(), &source.model, source.tensors(), config_dir, options, progress)?,
-                dir,
-            )
+            let tensors = source.tensors();
+            (hf_target::write(dir.dir(), &source.model, tensors, config_dir, options, progress), dir)
         }
         ConvertTo::Mcore(options) => {
             let text = &source.model.config.text;
@@ -224,14 +222,12 @@ pub fn convert(
             sharding.check(&source.model)?;
             mcore_target::check_dtypes(&source.model, source.tensors())?;
             let dir = Target::start(target, &sources)?;
-            (mcore_target::write(dir.dir(), &source, &sharding, options, progress)?, dir)
+            (mcore_target::write(dir.dir(), &source, &sharding, options, progress), dir)
         }
     };
-    let (mut report, dir) = written;
+    let (report, dir) = written;
+    let mut report = report.map_err(|error| dir.named(error))?;
     report.notes = source.notes().to_vec();
-    if how.fsync {
-        progress.start("syncing", None);
-    }
-    dir.finish(how.fsync)?;
+    dir.finish(how)?;
     Ok(report)
 }

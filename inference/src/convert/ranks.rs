@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::args::TrainedWith;
 use super::error::ConvertError;
@@ -13,7 +13,12 @@ use super::sharding::{PatchForm, Rank, Sharding};
 use super::{Format, args};
 use crate::error::Result;
 use crate::layout::{AskedDegrees, Checkpoint, Layout};
+use crate::progress::Progress;
 use crate::torch_file::{TensorInfo, TorchDtype, TorchFile};
+use crate::turns;
+
+/// A tensor of a rank, by its number there.
+pub(super) type TensorOfRank = (Rank, usize);
 
 /// Elements that are compared at a time where they do not lie in order.
 const COMPARED: usize = 1 << 20;
@@ -185,20 +190,29 @@ impl Ranks {
         file.file.elements(&file.tensors[tensor], elements, out);
     }
 
-    /// Refuses two tensors that are not the same, bit for bit. The bytes of one of them.
-    pub(super) fn compare(&self, one: (Rank, &str), other: (Rank, &str)) -> Result<u64> {
-        let (of_one, of_other) = (self.find(one.0, one.1)?, self.find(other.0, other.1)?);
-        if self.same((one.0, of_one.0), (other.0, of_other.0))? {
-            let (tensor, dtype) = of_one;
-            return Ok((self.files[&one.0].tensors[tensor].elements() * dtype.size()) as u64);
-        }
-        let path = |rank| -> PathBuf { self.path(rank).to_owned() };
-        Err(ConvertError::Replicas { name: one.1.to_owned(), one: path(other.0), other: path(one.0) }.into())
+    /// Refuses tensors that are not the same as others, bit for bit: pairs of a copy and what it is a copy of.
+    pub(super) fn compare(&self, copies: &[[TensorOfRank; 2]], progress: &Progress) -> Result<()> {
+        let bytes = |(rank, tensor): TensorOfRank| {
+            let info = &self.files[&rank].tensors[tensor];
+            info.elements() * info.dtype.size()
+        };
+        progress.start("comparing copies", Some(copies.iter().map(|[copy, _]| bytes(*copy) as u64).sum()));
+        turns::each(copies.len(), progress, |number, turn| {
+            let [copy, original] = copies[number];
+            if !self.same(copy, original)? {
+                let [one, other] = [original, copy].map(|(rank, _)| self.path(rank).to_owned());
+                let name = self.files[&copy.0].own_names[copy.1].clone();
+                return Err(ConvertError::Replicas { name, one, other }.into());
+            }
+            // An error stops what is compared after this, not this.
+            let _ = turn.done(bytes(copy));
+            Ok(())
+        })
     }
 }
 
 impl Ranks {
-    fn same(&self, one: (Rank, usize), other: (Rank, usize)) -> Result<bool> {
+    fn same(&self, one: TensorOfRank, other: TensorOfRank) -> Result<bool> {
         let (file, other_file) = (&self.files[&one.0], &self.files[&other.0]);
         let (info, other_info) = (&file.tensors[one.1], &other_file.tensors[other.1]);
         if info.dtype != other_info.dtype || info.shape != other_info.shape {

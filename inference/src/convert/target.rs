@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use super::error::ConvertError;
 use crate::durable::{self, MadeFolders};
 use crate::error::{ModelError, Result};
+use crate::write_options::WriteOptions;
 
 /// A folder beside the target, which becomes it when all is written. Dropped before, it is removed.
 pub(super) struct Target {
@@ -37,16 +38,26 @@ impl Target {
         Ok(Self { path: full, dir, made })
     }
 
+    /// An error of writing it, under its name.
+    pub(super) fn named(&self, error: ModelError) -> ModelError {
+        durable::of_target(error, self.dir.path(), &self.path)
+    }
+
     /// Where to write.
     pub(super) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Gives the folder its name, with `fsync` when all of it is on the disk. If something has taken it in the meantime, that stays and this goes.
-    pub(super) fn finish(self, fsync: bool) -> Result<()> {
+    /// Gives the folder its name, when all of it is on the disk if that is asked for. If something has taken the name in
+    /// the meantime, that stays and this goes.
+    pub(super) fn finish(self, how: &WriteOptions) -> Result<()> {
         let path = self.path.clone();
+        if how.fsync {
+            let failed = |source| ModelError::Write { path: path.clone(), source };
+            durable::sync_tree(self.dir.path(), &how.progress).map_err(failed)?;
+        }
         // A folder replaces an empty one, and nothing else.
-        durable::rename(self.dir.path(), &path, fsync).map_err(|source| match source.kind() {
+        durable::rename(self.dir.path(), &path, how.fsync).map_err(|source| match source.kind() {
             // A part of the same device that is mounted here.
             ErrorKind::ResourceBusy | ErrorKind::CrossesDevices => {
                 ConvertError::MountPoint { path: path.clone() }.into()
@@ -55,7 +66,7 @@ impl Target {
         })?;
         // Its temporary name is gone, so there is nothing left to remove.
         let _ = self.dir.keep();
-        self.made.keep(fsync).map_err(|source| ModelError::Write { path, source })
+        self.made.keep(how.fsync).map_err(|source| ModelError::Write { path, source })
     }
 }
 
@@ -146,7 +157,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         let target = Target::start(&path, &[]).unwrap();
         std::fs::write(target.dir().join("whole"), "").unwrap();
-        target.finish(true).unwrap();
+        target.finish(&WriteOptions { fsync: true, ..WriteOptions::default() }).unwrap();
         assert!(path.join("whole").is_file());
     }
 

@@ -174,7 +174,8 @@ impl MergePlan {
         &self.report
     }
 
-    /// Writes the checkpoint. `out` must not exist; it appears when all of it is written, and not at all otherwise.
+    /// Writes the checkpoint, several files at a time. `out` must not exist; it appears when all of it is written, and not
+    /// at all otherwise.
     ///
     /// # Errors
     /// [`ModelError::Merge`] when the report has problems, or a finite number is infinite in the target dtype;

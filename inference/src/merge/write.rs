@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::MergePlan;
 use super::carried::Carried;
-use crate::durable::MadeFolders;
+use crate::durable::{self, MadeFolders};
 use crate::error::{ModelError, Result};
 use crate::progress::Progress;
 use crate::shards::{self, ShardTensor};
@@ -29,12 +29,13 @@ pub(super) fn write(plan: &MergePlan, out: &Path, how: &WriteOptions) -> Result<
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
     let folder = builder.prefix(&prefix).tempdir_in(&parent).map_err(failed(&parent))?;
-    fill(plan, folder.path(), &how.progress)?;
+    fill(plan, folder.path(), &how.progress)
+        .map_err(|error| durable::of_target(error, folder.path(), out))?;
     if how.fsync {
-        how.progress.start("syncing", None);
+        durable::sync_tree(folder.path(), &how.progress).map_err(failed(out))?;
     }
     refuse_existing(out)?;
-    crate::durable::rename(folder.path(), out, how.fsync).map_err(failed(out))?;
+    durable::rename(folder.path(), out, how.fsync).map_err(failed(out))?;
     // Its folder has another name now.
     let _ = folder.keep();
     made.keep(how.fsync).map_err(failed(&parent))
@@ -65,12 +66,14 @@ fn fill(plan: &MergePlan, folder: &Path, progress: &Progress) -> Result<()> {
         match carried {
             Carried::Text(text) => put(&to, text)?,
             Carried::Copy(from) => {
-                std::fs::copy(from, &to).map_err(|source| ModelError::Write { path: to, source })?;
+                let bytes =
+                    std::fs::read(from).map_err(|source| ModelError::Read { path: from.clone(), source })?;
+                put(&to, bytes)?;
             }
         }
     }
-    put(&folder.join("generation_config.json"), &pretty(&plan.settings.generation))?;
-    put(&folder.join("config.json"), &pretty(&plan.settings.config))?;
+    put(&folder.join("generation_config.json"), pretty(&plan.settings.generation))?;
+    put(&folder.join("config.json"), pretty(&plan.settings.config))?;
     let dtype = match plan.options.dtype {
         DType::F32 => Dtype::F32,
         DType::F16 => Dtype::F16,
@@ -85,8 +88,8 @@ fn fill(plan: &MergePlan, folder: &Path, progress: &Progress) -> Result<()> {
     Ok(())
 }
 
-fn put(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).map_err(|source| ModelError::Write { path: path.to_owned(), source })
+fn put(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
+    durable::put(path, bytes).map_err(|source| ModelError::Write { path: path.to_owned(), source })
 }
 
 /// JSON for people, with a line feed at its end.

@@ -1,9 +1,10 @@
 //! Writing torch files, one tensor at a time.
 
-use std::io::{BufWriter, Cursor, Read, Seek, Write};
+use std::fs::File;
+use std::io::{BufWriter, Cursor, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use tempfile::TempPath;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
@@ -22,11 +23,12 @@ const BUFFER: usize = 1 << 20;
 /// bytes of its tensors are handed over one after another. Nothing is kept of them, so memory stays at one buffer.
 ///
 /// The file is written under a temporary name beside its own, and renamed by [`finish`](Self::finish); dropping the
-/// writer before leaves nothing. It is not synced to the disk. The same values give the same bytes. torch reads it with `weights_only=True` as long
-/// as neither [`PyValue::BytesIo`] nor another style of attributes than the default is in it.
+/// writer before leaves nothing. It is not synced to the disk. The same values give the same bytes. torch reads it with
+/// `weights_only=True` as long as neither [`PyValue::BytesIo`] nor another style of attributes than the default is in it.
 pub struct TorchFileWriter {
     path: PathBuf,
-    archive: Archive<BufWriter<NamedTempFile>>,
+    hidden: TempPath,
+    archive: Archive<BufWriter<File>>,
 }
 
 impl TorchFileWriter {
@@ -38,7 +40,7 @@ impl TorchFileWriter {
     pub fn create(path: &Path, value: &PyValue) -> Result<Self> {
         let failed = |source| TorchFileError::Write { path: path.to_owned(), source };
         if path.exists() {
-            return Err(failed(std::io::ErrorKind::AlreadyExists.into()));
+            return Err(failed(ErrorKind::AlreadyExists.into()));
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut builder = tempfile::Builder::new();
@@ -49,13 +51,13 @@ impl TorchFileWriter {
             use std::os::unix::fs::PermissionsExt;
             builder.permissions(std::fs::Permissions::from_mode(0o666));
         }
-        let file = builder.tempfile_in(folder).map_err(failed)?;
+        let (file, hidden) = builder.tempfile_in(folder).map_err(failed)?.into_parts();
         // The entries are in a folder of the file's name, as torch does it.
         let plain =
             |name: &&str| !name.is_empty() && !name.starts_with('.') && !name.contains(['\\', ':', '\0']);
         let stem = path.file_stem().and_then(|stem| stem.to_str()).filter(plain).unwrap_or("archive");
         let archive = Archive::start(BufWriter::with_capacity(BUFFER, file), stem, value);
-        Ok(Self { path: path.to_owned(), archive: archive.map_err(|fault| fault.named(path))? })
+        Ok(Self { path: path.to_owned(), hidden, archive: archive.map_err(|fault| fault.named(path))? })
     }
 
     /// The tensor whose bytes come next.
@@ -88,8 +90,8 @@ impl TorchFileWriter {
         let failed = |source| TorchFileError::Write { path: path.clone(), source };
         let written = self.archive.finish().map_err(|fault| fault.named(&path))?;
         let file = written.into_inner().map_err(|error| failed(error.into_error()))?;
-        file.persist_noclobber(&path).map_err(|error| failed(error.error))?;
-        Ok(())
+        crate::durable::close(file).map_err(failed)?;
+        self.hidden.persist_noclobber(&path).map_err(|error| failed(error.error))
     }
 }
 
@@ -129,12 +131,15 @@ impl From<std::io::Error> for Fault {
 
 impl From<zip::result::ZipError> for Fault {
     fn from(error: zip::result::ZipError) -> Self {
-        Self::Io(error.into())
+        match error {
+            zip::result::ZipError::Io(error) => Self::Io(error),
+            other => Self::Io(other.into()),
+        }
     }
 }
 
 struct Archive<W: Write + Seek> {
-    zip: ZipWriter<W>,
+    zip: ZipWriter<UntilError<W>>,
     stem: String,
     tensors: Vec<Planned>,
     done: usize,
@@ -143,7 +148,12 @@ struct Archive<W: Write + Seek> {
 impl<W: Write + Seek> Archive<W> {
     fn start(out: W, stem: &str, value: &PyValue) -> std::result::Result<Self, Fault> {
         let (pickle, tensors) = encode(value).map_err(Fault::Unwritable)?;
-        let mut archive = Self { zip: ZipWriter::new(out), stem: stem.to_owned(), tensors, done: 0 };
+        let mut archive = Self {
+            zip: ZipWriter::new(UntilError { out, at: 0, failed: false }),
+            stem: stem.to_owned(),
+            tensors,
+            done: 0,
+        };
         archive.entry("data.pkl", &mut &*pickle, pickle.len())?;
         // No .format_version: with it torch may compute where storages lie instead of looking, by the rules of the
         // zip library that it happens to use.
@@ -190,7 +200,7 @@ impl<W: Write + Seek> Archive<W> {
         let copied = std::io::copy(&mut reader.take(bytes as u64), &mut self.zip)?;
         if copied != bytes as u64 {
             let detail = format!("{name} ended after {copied} of {bytes} bytes");
-            return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, detail).into());
+            return Err(std::io::Error::new(ErrorKind::UnexpectedEof, detail).into());
         }
         Ok(())
     }
@@ -201,6 +211,48 @@ impl<W: Write + Seek> Archive<W> {
             return Err(Fault::Unwritable(format!("only {done} of {all} tensors were written")));
         }
         self.entry("version", &mut &b"3\n"[..], 2)?;
-        Ok(self.zip.finish()?)
+        let UntilError { out, failed, .. } = self.zip.finish()?;
+        match failed {
+            true => Err(std::io::Error::other("an error before was passed over").into()),
+            false => Ok(out),
+        }
+    }
+}
+
+/// Takes everything once something has failed: a dropped zip writer tries to end its archive, and prints to standard error
+/// when it cannot.
+struct UntilError<W> {
+    out: W,
+    /// Where the next byte goes, or would go.
+    at: u64,
+    failed: bool,
+}
+
+impl<W: Write> Write for UntilError<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let done = if self.failed { Ok(bytes.len()) } else { self.out.write(bytes) };
+        self.failed |= done.as_ref().is_err_and(|error| error.kind() != ErrorKind::Interrupted);
+        self.at += *done.as_ref().unwrap_or(&0) as u64;
+        done
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        let done = if self.failed { Ok(()) } else { self.out.flush() };
+        self.failed |= done.is_err();
+        done
+    }
+}
+
+impl<W: Seek> Seek for UntilError<W> {
+    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+        let done = match to {
+            _ if !self.failed => self.out.seek(to),
+            SeekFrom::Start(at) => Ok(at),
+            SeekFrom::Current(by) => Ok(self.at.saturating_add_signed(by)),
+            SeekFrom::End(_) => Ok(self.at),
+        };
+        self.failed |= done.is_err();
+        self.at = *done.as_ref().unwrap_or(&self.at);
+        done
     }
 }

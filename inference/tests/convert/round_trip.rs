@@ -84,13 +84,39 @@ fn syncing_changes_nothing_and_who_looks_sees_every_byte() {
     let written = |bytes| ProgressNow { what: "writing", done: bytes, total: Some(bytes) };
     assert_eq!(plain.progress.now(), written(report.bytes));
     convert(&from(&hf), &path("deeper/synced"), &to, &synced).unwrap();
-    assert_eq!(synced.progress.now(), ProgressNow { what: "syncing", done: 0, total: None });
+    let files: u64 = tree(&path("deeper/synced")).values().map(|bytes| bytes.len() as u64).sum();
+    assert_eq!(synced.progress.now(), ProgressNow { what: "syncing", done: files, total: Some(files) });
     assert!(tree(&path("plain")) == tree(&path("deeper/synced")));
     let to = ConvertTo::Hf(HfOptions { shard_bytes: 400_000 });
     let report = convert(&from(&path("plain")), &path("back"), &to, &plain).unwrap();
     assert_eq!(plain.progress.now(), written(report.bytes));
     convert(&from(&path("plain")), &path("synced"), &to, &synced).unwrap();
     assert!(tree(&path("back")) == tree(&path("synced")));
+}
+
+#[test]
+fn the_bytes_are_the_same_whatever_the_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hf, path) = (tiny("tiny_moe"), |name: &str| folder.path().join(name));
+    let run = |threads: usize| {
+        let (ranks, other, back) = (
+            path(&format!("{threads}")),
+            path(&format!("{threads}-other")),
+            path(&format!("{threads}-back")),
+        );
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            to_mcore(&hf, &ranks, &mcore(2, 2, 2)).unwrap();
+            reshard(&ranks, &hf, &other, &mcore(1, 2, 2)).unwrap();
+            let from = SourceOptions { dir: other.clone(), hf: Some(hf.clone()), ..SourceOptions::default() };
+            let to = ConvertTo::Hf(HfOptions { shard_bytes: 50_000 });
+            convert(&from, &back, &to, &WriteOptions::default()).unwrap();
+        });
+        [ranks, other, back].map(|dir| tree(&dir))
+    };
+    let expected = run(1);
+    assert!(expected[2].len() > 10);
+    assert!(run(8) == expected);
 }
 
 #[test]

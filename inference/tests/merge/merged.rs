@@ -1,6 +1,6 @@
 //! What a merged checkpoint holds, and that it runs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 use packd_contracts::ImageGrid;
@@ -8,6 +8,7 @@ use packd_inference::merge::{MergeOptions, MergePlan};
 use packd_inference::{
     ImagePatches, LlavaOnevision2, ModelConfig, PackedBatch, Progress, ProgressNow, SubSample, WriteOptions,
 };
+use tempfile::TempDir;
 
 use crate::support::*;
 
@@ -155,7 +156,8 @@ fn syncing_changes_nothing_and_who_looks_sees_every_byte() {
     plan.write(&other, &synced).unwrap();
     let bytes = plan.report().bytes;
     assert_eq!(plain.progress.now(), ProgressNow { what: "writing", done: bytes, total: Some(bytes) });
-    assert_eq!(synced.progress.now().what, "syncing");
+    let files: u64 = contents(&other).values().map(|bytes| bytes.len() as u64).sum();
+    assert_eq!(synced.progress.now(), ProgressNow { what: "syncing", done: files, total: Some(files) });
     let read = |folder: &Path| std::fs::read(folder.join("model.safetensors")).unwrap();
     assert!(read(&one) == read(&other));
     let compared = Progress::default();
@@ -234,10 +236,10 @@ fn later_files_win_where_there_is_no_index() {
     assert_equal("bias", &load_all(&out)["model.visual.layernorm_pre.bias"], &other);
 }
 
-#[test]
-fn tensors_of_many_chunks_are_whole() {
+/// A decoder whose embedding and head, in one file, have 5 MB each.
+fn large_vocabulary() -> (TempDir, PathBuf) {
     let rows = 50_000;
-    let (_folder, llm) = changed("dense", |all| {
+    let (folder, llm) = changed("dense", |all| {
         let values: Vec<f32> = (0..rows * 24).map(|it| (it as f32).sqrt()).collect();
         let head = Tensor::from_vec(values, (rows, 24), &Device::Cpu).unwrap();
         all.insert("model.embed_tokens.weight".into(), (&head * -1.0).unwrap());
@@ -246,6 +248,27 @@ fn tensors_of_many_chunks_are_whole() {
     let config = std::fs::read_to_string(llm.join("config.json")).unwrap();
     let config = config.replace(r#""vocab_size": 64"#, &format!(r#""vocab_size": {rows}"#));
     std::fs::write(llm.join("config.json"), config).unwrap();
+    (folder, llm)
+}
+
+#[test]
+fn threads_that_read_one_source_make_the_same_bytes() {
+    let (_folder, llm) = large_vocabulary();
+    let options = MergeOptions { llm, shard_bytes: 10_000, ..options("dense") };
+    let all = |threads| {
+        let (_folder, out) = in_threads(threads, || merge(&options));
+        contents(&out)
+    };
+    let expected = all(1);
+    assert!(expected.len() > 10);
+    for _ in 0..20 {
+        assert!(all(8) == expected);
+    }
+}
+
+#[test]
+fn tensors_of_many_chunks_are_whole() {
+    let (_folder, llm) = large_vocabulary();
     let expected = load_all(&llm);
     for dtype in [DType::BF16, DType::F32] {
         let options = MergeOptions { llm: llm.clone(), dtype, ..options("dense") };

@@ -217,7 +217,26 @@ fn numbers_too_large_for_half_precision_leave_nothing() {
     let (_folder, vit) = changed("vit", large);
     let error = refusal(&MergeOptions { vit: vit.clone(), dtype: DType::F16, ..options("dense") });
     assert!(error.contains("encoder._orig_mod.layers.0.mlp.fc1.bias are too large for f16"), "{error}");
-    merge(&MergeOptions { vit, dtype: DType::BF16, ..options("dense") });
+    merge(&MergeOptions { vit: vit.clone(), dtype: DType::BF16, ..options("dense") });
+}
+
+#[test]
+fn of_several_files_that_fail_at_a_time_the_first_is_named() {
+    let (_folder, vit) = changed("vit", |all| {
+        for layer in 0..2 {
+            for name in ["mlp.fc1.bias", "mlp.fc2.weight", "self_attn.out_proj.bias"] {
+                let name = format!("encoder._orig_mod.layers.{layer}.{name}");
+                let tensor = (&all[&name] * 1e9).unwrap();
+                all.insert(name, tensor);
+            }
+        }
+    });
+    let options = MergeOptions { vit, dtype: DType::F16, shard_bytes: 1, ..options("dense") };
+    let expected = in_threads(1, || refusal(&options));
+    assert!(expected.contains("layers.0."), "{expected}");
+    for _ in 0..20 {
+        assert_eq!(in_threads(8, || refusal(&options)), expected);
+    }
 }
 
 #[test]

@@ -38,6 +38,11 @@ pub(crate) fn merge(options: &MergeOptions) -> (TempDir, PathBuf) {
     (folder, out)
 }
 
+/// In a pool of so many threads.
+pub(crate) fn in_threads<T: Send>(count: usize, run: impl FnOnce() -> T + Send) -> T {
+    rayon::ThreadPoolBuilder::new().num_threads(count).build().unwrap().install(run)
+}
+
 pub(crate) type Tensors = HashMap<String, Tensor>;
 
 pub(crate) fn load(path: &Path) -> Tensors {

@@ -171,7 +171,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Merge(args) => merge::run(&args),
         Command::Deploy(command) => deploy::run(&command, matches),
-        Command::Model(args) => Ok(model::run(&args)),
+        Command::Model(args) => Ok(model::run(&args, &cli.global)),
         Command::Config(command) => config::run(&command, matches),
     };
     result.unwrap_or_else(|error| output::print_error(&error, &cli.global))

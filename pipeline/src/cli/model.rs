@@ -7,6 +7,8 @@ use std::process::{Command, ExitCode};
 
 use clap::Args;
 
+use super::Global;
+
 /// The first one that lies beside packd is run: who installed the one for GPUs has a GPU.
 const PROGRAMS: [&str; 2] = ["packd-gpu", "packd-model"];
 
@@ -17,7 +19,7 @@ pub(crate) struct ModelArgs {
     args: Vec<OsString>,
 }
 
-pub(crate) fn run(args: &ModelArgs) -> ExitCode {
+pub(crate) fn run(args: &ModelArgs, global: &Global) -> ExitCode {
     let folder = std::env::current_exe().ok().and_then(|path| Some(path.parent()?.to_owned()));
     let folder = folder.unwrap_or_else(|| PathBuf::from("."));
     let Some(program) = PROGRAMS.iter().map(|name| folder.join(name)).find(|path| path.is_file()) else {
@@ -26,7 +28,7 @@ pub(crate) fn run(args: &ModelArgs) -> ExitCode {
         return ExitCode::from(packd::exit::CONFIG);
     };
     // Only returns when the program cannot be started.
-    let error = Command::new(&program).args(&args.args).exec();
+    let error = Command::new(&program).args(global.quiet.then_some("--quiet")).args(&args.args).exec();
     eprintln!("error: cannot run {}: {error}", program.display());
     ExitCode::from(packd::exit::CONFIG)
 }

@@ -173,8 +173,8 @@ impl MergePlan {
 
 impl Validation {
     fn conclude(&mut self) {
-        let weights = self.weights.as_ref().is_none_or(Comparison::passes);
-        let outputs = [&self.vit, &self.llm].into_iter().flatten().all(|part| part.passes);
-        self.passes = weights && outputs && self.e2e.as_ref().is_none_or(|part| part.passes);
+        let weights = self.weights.as_ref().is_none_or(Comparison::passed);
+        let outputs = [&self.vit, &self.llm].into_iter().flatten().all(|part| part.passed);
+        self.passed = weights && outputs && self.e2e.as_ref().is_none_or(|part| part.passed);
     }
 }

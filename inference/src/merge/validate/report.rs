@@ -9,7 +9,7 @@ use crate::merge::Comparison;
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Validation {
     /// All parts pass.
-    pub passes: bool,
+    pub passed: bool,
     /// The configuration and the tensors, bit for bit.
     pub weights: Option<Comparison>,
     /// The vision tower and the merger.
@@ -26,7 +26,7 @@ pub struct Validation {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OutputPart {
     /// All points are within the threshold.
-    pub passes: bool,
+    pub passed: bool,
     /// How far each point must agree.
     pub threshold: Threshold,
     /// The lowest cosine of any point; no number (JSON: null) where an output is no number.
@@ -37,7 +37,7 @@ pub struct OutputPart {
     pub first_over: Option<String>,
     /// Why nothing could be compared.
     pub problem: Option<String>,
-    /// The points, as they are computed; the shape is that of the sources' model.
+    /// The points, as they are computed. Shapes are those of the sources' model, where it has the point.
     pub points: Vec<Point>,
 }
 
@@ -45,7 +45,7 @@ pub struct OutputPart {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Generation {
     /// They are the same, or need not be: with unrounded sources they may part where two tokens are about as likely.
-    pub passes: bool,
+    pub passed: bool,
     /// Tokens of the checkpoint's model.
     pub checkpoint: Vec<u32>,
     /// Tokens of the sources' model.
@@ -58,7 +58,7 @@ pub struct Generation {
 
 impl Comparison {
     /// Whether nothing differs.
-    pub fn passes(&self) -> bool {
+    pub fn passed(&self) -> bool {
         self.differences.is_empty()
     }
 }
@@ -84,7 +84,7 @@ impl OutputPart {
             values.reduce(|worst, one| if one.is_nan() || is_worse(one, worst) { one } else { worst })
         };
         Self {
-            passes: points.iter().all(|point| point.passed),
+            passed: points.iter().all(|point| point.passed),
             threshold,
             worst_cosine: worst(&mut found().map(|it| it.cosine), |one, other| one < other),
             worst_relative_error: worst(&mut found().map(|it| it.relative_error), |one, other| one > other),
@@ -95,7 +95,7 @@ impl OutputPart {
     }
 
     pub(super) fn failed(threshold: Threshold, problem: &str) -> Self {
-        Self { passes: false, problem: Some(problem.to_owned()), ..Self::compare(threshold, &[], &[]) }
+        Self { passed: false, problem: Some(problem.to_owned()), ..Self::compare(threshold, &[], &[]) }
     }
 }
 
@@ -104,11 +104,11 @@ impl Generation {
         let both = checkpoint.iter().zip(&sources);
         let same = both.take_while(|(theirs, ours)| theirs == ours).count();
         let parts_at = (checkpoint != sources).then_some(same);
-        Self { passes: may_part || parts_at.is_none(), checkpoint, sources, parts_at, problem: None }
+        Self { passed: may_part || parts_at.is_none(), checkpoint, sources, parts_at, problem: None }
     }
 
     pub(super) fn failed(problem: &str) -> Self {
         let (checkpoint, sources) = (Vec::new(), Vec::new());
-        Self { passes: false, checkpoint, sources, parts_at: None, problem: Some(problem.to_owned()) }
+        Self { passed: false, checkpoint, sources, parts_at: None, problem: Some(problem.to_owned()) }
     }
 }

@@ -99,7 +99,7 @@ mod tests {
                 let threshold = threshold(dtype, rounded);
                 let part = OutputPart::compare(threshold, &seen(&by_rows), &seen(&blocks));
                 assert_eq!(part.first_over.as_deref(), Some("vit.layer0.out"), "{dtype:?} {part:#?}");
-                assert!(OutputPart::compare(threshold, &seen(&blocks), &seen(&blocks)).passes);
+                assert!(OutputPart::compare(threshold, &seen(&blocks), &seen(&blocks)).passed);
             }
         }
     }

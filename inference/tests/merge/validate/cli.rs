@@ -95,7 +95,7 @@ fn a_right_checkpoint_and_a_wrong_one() {
     let table = text(&bad.stdout);
     assert!(row(&table, "vit").ends_with("FAILS from vit.layer1.out on"), "{table}");
     assert!(row(&table, "llm").ends_with("ok"), "{table}");
-    assert!(table.contains("  over vit.before_adapter: cosine 0."), "{table}");
+    assert!(table.contains("  vit.before_adapter: cosine 0."), "{table}");
     assert!(!table.lines().any(|line| line.starts_with("weights") || line.starts_with("e2e")), "{table}");
     // What is skipped is not looked at.
     assert_eq!(case.run(&["--skip", "weights,vit,e2e"]).status.code(), Some(0));
@@ -109,12 +109,16 @@ fn a_right_checkpoint_and_a_wrong_one() {
 fn json_holds_everything() {
     let case = Case::new(DType::F32);
     let (status, json) = case.json(&[]);
-    assert_eq!((status, &json["passes"]), (Some(0), &true.into()), "{json}");
+    assert_eq!((status, &json["passed"]), (Some(0), &true.into()), "{json}");
     assert_eq!(json["weights"]["equal"], 47);
     let hash = json["weights"]["tensors"][0]["checkpoint"].as_str().unwrap();
     assert_eq!(json["weights"]["tensors"][0]["sources"], hash);
     assert_eq!(hash.len(), 32);
+    for part in ["vit", "llm", "e2e"] {
+        assert_eq!(json[part]["passed"], true, "{part}");
+    }
     let point = &json["vit"]["points"][1];
+    assert_eq!((&point["passed"], &point["identical"]), (&true.into(), &true.into()));
     assert_eq!(point["name"], "vit.after_pre_layernorm");
     assert_eq!(point["agreement"]["relative_error"], 0.0);
     // 64 x 48 pixels are fewer than the processor's least: 68 x 52.

@@ -31,12 +31,12 @@ fn fails(llm: &str, fault: impl Fn(&Path), expected: FirstOver, is_large: bool) 
         let sources = MergeOptions { dtype: written, ..sources(llm) };
         let (_folder, checkpoint) = merged(&sources);
         let options = ValidateOptions { dtype: computed, unrounded, ..outputs() };
-        assert!(check(&sources, &checkpoint, &options).passes, "{expected:?}: before the fault");
+        assert!(check(&sources, &checkpoint, &options).passed, "{expected:?}: before the fault");
         fault(&checkpoint);
         let done = check(&sources, &checkpoint, &options);
         let found = [first_over(&done.vit), first_over(&done.llm)];
         assert_eq!(found, expected, "{written:?} {computed:?} unrounded: {unrounded}\n{done:#?}");
-        assert!(!done.passes);
+        assert!(!done.passed);
     }
 }
 
@@ -144,12 +144,12 @@ fn rows_of_the_head_exchanged_change_the_answer() {
     change_tensor(&checkpoint, "lm_head.weight", |it| exchange_rows(it, first, other));
     let done = check(&sources, &checkpoint, &outputs());
     let answer = done.e2e.unwrap();
-    assert_eq!((answer.parts_at, answer.passes), (Some(0), false));
+    assert_eq!((answer.parts_at, answer.passed), (Some(0), false));
     assert_eq!(answer.checkpoint[0], other);
     // Only shown where rounding may do it.
     let unrounded = check(&sources, &checkpoint, &ValidateOptions { unrounded: true, ..outputs() });
     let answer = unrounded.e2e.unwrap();
-    assert_eq!((answer.parts_at, answer.passes), (Some(0), true));
+    assert_eq!((answer.parts_at, answer.passed), (Some(0), true));
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn what_is_no_number_passes_nowhere() {
     assert!(vit.worst_cosine.unwrap().is_nan() && vit.worst_relative_error.unwrap().is_nan());
     let json: serde_json::Value = serde_json::from_str(&serde_json::to_string(&done).unwrap()).unwrap();
     assert!(json["vit"]["worst_cosine"].is_null());
-    assert_eq!(json["passes"], false);
+    assert_eq!(json["passed"], false);
 }
 
 #[test]
@@ -173,10 +173,10 @@ fn a_checkpoint_that_cannot_be_run_fails_with_the_reason() {
     let (_folder, checkpoint) = merged(&sources);
     change_tensors(&checkpoint, |all| drop(all.remove(&missing).unwrap()));
     let done = check(&sources, &checkpoint, &all_parts());
-    assert!(!done.passes);
+    assert!(!done.passed);
     assert_eq!(done.weights.unwrap().differences[0].key, missing);
     let llm = done.llm.unwrap();
-    assert!(!llm.passes && llm.points.is_empty());
+    assert!(!llm.passed && llm.points.is_empty());
     for problem in [done.vit.unwrap().problem, llm.problem, done.e2e.unwrap().problem] {
         assert!(problem.unwrap().contains(&missing));
     }
@@ -211,7 +211,7 @@ fn an_input_that_neither_model_takes_is_an_error_and_no_fault_of_the_checkpoint(
     // An image token that only the checkpoint knows by another name is one.
     change_config(&checkpoint, "\"image_token_id\": 50", "\"image_token_id\": 49");
     let done = check(&sources, &checkpoint, &outputs());
-    assert!(done.vit.unwrap().passes && done.llm.unwrap().passes);
+    assert!(done.vit.unwrap().passed && done.llm.unwrap().passed);
     let said = "sub-sample 0: the text has 0 image tokens, the images make 8";
     assert_eq!(done.e2e.unwrap().problem.as_deref(), Some(said));
 }
@@ -233,6 +233,6 @@ fn settings_of_the_whole_model_are_compared() {
         let done = check(&sources, &checkpoint, &all_parts());
         let found: Vec<_> = done.weights.unwrap().differences.into_iter().map(|it| it.key).collect();
         assert_eq!(found, [said]);
-        assert!(!done.passes);
+        assert!(!done.passed);
     }
 }

@@ -13,7 +13,7 @@ fn points(part: &Option<OutputPart>) -> Vec<&str> {
 }
 
 fn assert_equal(done: &Validation, what: &str) {
-    assert!(done.passes, "{what}: {done:#?}");
+    assert!(done.passed, "{what}: {done:#?}");
     for part in [&done.vit, &done.llm] {
         let part = part.as_ref().unwrap();
         assert_eq!((part.worst_cosine, part.worst_relative_error), (Some(1.0), Some(0.0)), "{what}");
@@ -53,7 +53,7 @@ fn right_merges_agree_to_the_last_bit() {
             names.extend((0..layers).map(|layer| format!("lm.layer{layer}.out")));
             names.extend(["lm.final_norm_out".to_owned(), "logits".to_owned()]);
             assert_eq!(points(&done.llm), names);
-            assert!(done.weights.unwrap().passes());
+            assert!(done.weights.unwrap().passed());
         }
     }
 }
@@ -140,7 +140,7 @@ fn parts_without_an_input_are_left_out() {
         let done = check(&sources, &checkpoint, &options);
         let found = [done.weights.is_some(), done.vit.is_some(), done.llm.is_some(), done.e2e.is_some()];
         assert_eq!(found, expected);
-        assert!(done.passes);
+        assert!(done.passed);
     }
 }
 
@@ -149,7 +149,7 @@ fn unrounded_sources_differ_by_what_rounding_does() {
     let sources = MergeOptions { dtype: DType::BF16, ..sources("dense") };
     let (_folder, checkpoint) = merged(&sources);
     let done = check(&sources, &checkpoint, &ValidateOptions { unrounded: true, ..outputs() });
-    assert!(done.passes, "{done:#?}");
+    assert!(done.passed, "{done:#?}");
     let vit = done.vit.as_ref().unwrap();
     // The tower's source is in f32. Weights move by at most 2⁻⁹ of themselves; the errors of four steps add up.
     let error = vit.worst_relative_error.unwrap();
