@@ -90,7 +90,8 @@ impl TorchFileWriter {
         let failed = |source| TorchFileError::Write { path: path.clone(), source };
         let written = self.archive.finish().map_err(|fault| fault.named(&path))?;
         let file = written.into_inner().map_err(|error| failed(error.into_error()))?;
-        crate::durable::close(file).map_err(failed)?;
+        // Network file systems and quotas may only now say that there is no room, and dropping a file tells nobody.
+        nix::unistd::close(file).map_err(|error| failed(error.into()))?;
         self.hidden.persist_noclobber(&path).map_err(|error| failed(error.error))
     }
 }
